@@ -1,0 +1,43 @@
+# fedbench: one command per habit. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format bench reproduce-tables clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+install: $(READY)  ## create the environment in .venv and install fedbench into it
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(READY)
+
+demo: install  ## run the main job on the embedded digits: FedAvg, then FedProx and SCAFFOLD beside it
+	$(BIN)/fedbench
+	$(BIN)/fedbench experiment=digits/methods
+
+test: install  ## run all tests (real-data tests join in when FEDBENCH_DATA points to the datasets)
+	$(BIN)/python -m pytest -n 2
+
+lint: install  ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: install  ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install  ## measure the engine against a bare PyTorch loop, interleaved, as ratios
+	$(BIN)/python scripts/bench.py
+
+reproduce-tables: install  ## run what is missing of conf/experiment and write results/tables
+	$(BIN)/python scripts/reproduce_tables.py
+
+clean:  ## remove the environment and caches (results stay)
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Federated algorithms: slots and modifiers that are put together by configuration, one small file each."""

@@ -1,0 +1,54 @@
+"""The aggregate slot: the coefficients with which client updates are summed into one server update."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedbench.algorithms.base import Round
+
+
+@dataclass
+class Mean:
+    """FedAvg: sum_k p_k * update_k, weights over the cohort."""
+
+    needs_linear_solver: ClassVar[bool] = False
+    extra_scalars: ClassVar[int] = 0  # uploaded by every client beside its update
+
+    def coefficients(self, facts: Round) -> list[float]:
+        return facts.weights
+
+
+@dataclass
+class Nova:
+    """FedNova (Wang et al. 2020): tau_eff * sum_k p_k * update_k / ||a_k||_1.
+
+    tau_eff is sum_k p_k ||a_k||_1, except for the proximal solver without momentum, where the authors' program takes
+    sum_k p_k tau_k. With plain SGD both are the mean number of steps.
+    """
+
+    needs_linear_solver: ClassVar[bool] = True
+    extra_scalars: ClassVar[int] = 2  # tau_k and ||a_k||_1
+
+    def coefficients(self, facts: Round) -> list[float]:
+        official_prox = facts.proximal > 0 and facts.momentum == 0
+        lengths = facts.steps if official_prox else facts.norms
+        effective = math.fsum(p * length for p, length in zip(facts.weights, lengths, strict=True))
+        return [p * (effective / norm) for p, norm in zip(facts.weights, facts.norms, strict=True)]
+
+
+def solver_norm(steps: int, lr: float, momentum: float = 0.0, proximal: float = 0.0, nesterov: bool = False) -> float:
+    """||a||_1 of a linear local solver, found by feeding it unit gradients.
+
+    For plain SGD it is the number of steps; the recursion reproduces the closed forms of FedNova's paper for momentum
+    and for the proximal term, and covers both together.
+    """
+    if momentum == 0.0 and proximal == 0.0:
+        return float(steps)
+    moved, buffer = 0.0, 0.0
+    for _ in range(steps):
+        gradient = 1.0 - lr * proximal * moved
+        buffer = momentum * buffer + gradient
+        moved += gradient + momentum * buffer if nesterov else buffer
+    return moved

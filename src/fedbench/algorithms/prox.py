@@ -1,0 +1,37 @@
+"""FedProx: a pull towards the received model. Li et al., "Federated optimization in heterogeneous networks", 2020."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedbench.algorithms.base import Local, Memory, Modifier
+from fedbench.errors import require
+from fedbench.flat import FlatModel, Selection
+
+
+@dataclass
+class Prox(Modifier):
+    """w_k <- w_k - eta * (g_k(w_k) + mu * (w_k - w)).
+
+    The pull is part of the gradient, so it passes through the optimizer's momentum. (The FedNova authors' program
+    adds it to the momentum buffer after the step, from where it leaks into the next one; that is not copied.)
+    """
+
+    order = 20
+    mu: float = 0.01
+
+    @property
+    def active(self) -> bool:
+        return self.mu != 0.0
+
+    @property
+    def proximal(self) -> float:
+        return self.mu
+
+    def bind(self, model: FlatModel, shared: Selection, key: str) -> None:
+        require(self.mu >= 0.0, f"{key}.mu", self.mu, "a number of at least 0 is allowed")
+        super().bind(model, shared, key)
+
+    def grad(self, local: Local, memory: Memory) -> None:
+        model, where = local.model, self.where
+        where.add(model.g, where.read(model.w) - where.read(local.before), self.mu)

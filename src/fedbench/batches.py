@@ -1,0 +1,90 @@
+"""Batches without a DataLoader: the data is a tensor in memory, a batch is an index gather on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.data.base import Dataset
+from fedbench.seeding import torch_generator
+
+
+class Examples:
+    """Inputs and labels on the training device. uint8 images are standardised a batch at a time."""
+
+    def __init__(self, x: Tensor, y: Tensor, mean: tuple[float, ...] | None, std: tuple[float, ...] | None):
+        self.x, self.y = x, y
+        self.scale = self.shift = None
+        if x.dtype == torch.uint8:
+            mean_tensor, std_tensor = torch.tensor(mean, device=x.device), torch.tensor(std, device=x.device)
+            self.scale = (1.0 / (255.0 * std_tensor)).view(1, -1, 1, 1)
+            self.shift = (-mean_tensor / std_tensor).view(1, -1, 1, 1)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Floats in NCHW shape and channels_last memory (images), or rows (vectors), and their labels."""
+        x = self.x[index]
+        if x.ndim == 4:
+            x = x.permute(0, 3, 1, 2)  # the data is NHWC, so this view is channels_last already
+        if self.scale is not None:
+            x = x.to(torch.float32).mul_(self.scale).add_(self.shift)
+        return x, self.y[index]
+
+
+def examples(data: Dataset, split: str, device: torch.device) -> Examples:
+    x, y = (data.train_x, data.train_y) if split == "train" else (data.test_x, data.test_y)
+    return Examples(_tensor(x, device), _tensor(y, device), data.mean, data.std)
+
+
+def _tensor(array: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Which examples a client sees in which step: a fresh permutation every epoch, from (seed, round, client)."""
+
+    seed: int
+    batch_size: int | str  # an integer or "full"
+    epochs: int
+    steps: int | None
+    drop_single: bool  # batch norm has no statistics of one example, so a trailing batch of one is left out
+
+    def size(self, samples: int) -> int:
+        return samples if self.batch_size == "full" else min(self.batch_size, samples)
+
+    def batches_per_epoch(self, samples: int) -> int:
+        if samples == 0:
+            return 0
+        whole, rest = divmod(samples, self.size(samples))
+        if self.drop_single and self.size(samples) == 1:
+            return 0
+        return whole + (rest > 1 or (rest == 1 and not self.drop_single))
+
+    def planned_steps(self, samples: int) -> int:
+        per_epoch = self.batches_per_epoch(samples)
+        if per_epoch == 0:
+            return 0
+        return self.epochs * per_epoch if self.steps is None else self.steps
+
+    def examples_seen(self, samples: int, steps: int) -> int:
+        """How many per-example gradients `steps` local steps cost."""
+        size, per_epoch = self.size(samples), self.batches_per_epoch(samples)
+        epochs, rest = divmod(steps, per_epoch)
+        return epochs * min(per_epoch * size, samples) + rest * size
+
+    def indices(self, round_index: int, client: int, own: Tensor, steps: int) -> Iterator[Tensor]:
+        """`steps` batches of the client's own training indices."""
+        generator = torch_generator(self.seed, "batches", round_index, client)
+        size, per_epoch = self.size(len(own)), self.batches_per_epoch(len(own))
+        while steps > 0:
+            order = own[torch.randperm(len(own), generator=generator)]
+            for position in range(min(per_epoch, steps)):
+                yield order[position * size : (position + 1) * size]
+            steps -= per_epoch

@@ -1,0 +1,103 @@
+"""Local training: the only forward, backward and optimizer step in the code base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from fedbench.algorithms.base import Finished, Local, Memory, Modifier, Round, chain
+from fedbench.batches import Examples, Sampler
+from fedbench.config import ClientSettings
+from fedbench.flat import FlatModel
+from fedbench.seeding import derive
+
+Loss = Callable[..., Tensor]  # loss(outputs, targets, reduction="mean" | "none")
+
+
+@dataclass
+class Trained:
+    """What one client's local training leaves: the update, the new memories, and numbers for the record."""
+
+    local: Local
+    finished: dict[str, Finished]
+    loss: Tensor  # mean of the data loss over the examples seen, a scalar on the device
+
+
+class Trainer:
+    """Runs a client's local steps on the one flat model of this process."""
+
+    def __init__(
+        self,
+        model: FlatModel,
+        train: Examples,
+        sampler: Sampler,
+        settings: ClientSettings,
+        modifiers: dict[str, Modifier],
+        seed: int,
+        loss: Loss = functional.cross_entropy,
+    ):
+        self.model, self.train, self.sampler, self.settings, self.seed = model, train, sampler, settings, seed
+        self.modifiers, self.loss = modifiers, loss
+        self.hooks = {hook: chain(modifiers, hook) for hook in ("begin", "grad", "update")}
+
+    def __call__(self, facts: Round, position: int, own: Tensor, memories: dict[str, Memory]) -> Trained:
+        """Train one member of the cohort; the model already holds what this client starts from."""
+        model, client = self.model, facts.cohort[position]
+        local = Local(
+            client=client,
+            samples=facts.samples[position],
+            steps=facts.steps[position],
+            norm=facts.norms[position],
+            lr=facts.lr,
+            model=model,
+            before=model.w.clone(),
+        )
+        torch.manual_seed(derive(self.seed, "training", facts.index, client))  # for dropout
+        for name, begin in self.hooks["begin"]:
+            begin(local, memories[name])
+        loss = self._steps(facts, local, own, memories)
+        local.path = model.w - local.before
+        local.update = local.path
+        if self.hooks["update"]:
+            local.update = local.path.clone()  # control variates still need the path itself
+            for name, update in self.hooks["update"]:
+                update(local, memories[name])
+        finished = {name: piece.finish(local, memories[name]) for name, piece in self.modifiers.items()}
+        return Trained(local, finished, loss)
+
+    def _steps(self, facts: Round, local: Local, own: Tensor, memories: dict[str, Memory]) -> Tensor:
+        model, module, train = self.model, self.model.module, self.train
+        optimizer = make_optimizer(model, self.settings, facts.lr)
+        grad_hooks = [(hook, memories[name]) for name, hook in self.hooks["grad"]]
+        total, seen = model.w.new_zeros(()), 0
+        module.train()
+        for step, index in enumerate(self.sampler.indices(facts.index, local.client, own, local.steps)):
+            local.step = step
+            x, y = train.batch(index)
+            model.g.zero_()
+            loss = self.loss(module(x), y)
+            loss.backward()
+            for hook, memory in grad_hooks:
+                hook(local, memory)
+            optimizer.step()
+            total += loss.detach() * len(y)
+            seen += len(y)
+        return total / max(seen, 1)
+
+
+def make_optimizer(model: FlatModel, settings: ClientSettings, lr: float) -> torch.optim.Optimizer:
+    """A fresh optimizer over the flat parameter: nothing of it survives the round, for any method."""
+    if settings.optimizer == "adam":
+        return torch.optim.Adam([model.parameter], lr=lr, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(
+        [model.parameter],
+        lr=lr,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        weight_decay=settings.weight_decay,
+    )
+

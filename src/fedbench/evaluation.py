@@ -1,0 +1,97 @@
+"""Scoring on the test set, sharded over the ranks and the same to the bit for any number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.batches import Examples
+from fedbench.client import Loss
+from fedbench.flat import FlatModel
+from fedbench.parallel import Group
+
+
+@dataclass
+class Score:
+    accuracy: float
+    loss: float
+    predictions: Tensor  # classes on the test set: [examples], or [clients, examples] for personal models
+    spread: float | None = None  # standard deviation over clients, for personal models
+
+
+class Evaluator:
+    def __init__(self, model: FlatModel, test: Examples, batch_size: int, group: Group, classes: int, loss: Loss):
+        self.model, self.test, self.group, self.classes, self.loss = model, test, group, classes, loss
+        starts = range(0, len(test), batch_size)
+        self.batches = [slice(start, min(start + batch_size, len(test))) for start in starts]
+        self.labels = test.y.to("cpu")
+        # The narrowest type that the process group can send.
+        self.kind = torch.uint8 if classes <= 256 else torch.int32
+
+    def score(self) -> Score:
+        """The model as it stands. Batches are fixed and dealt out in turn; sums run in their order."""
+        owners = [number % self.group.size for number in range(len(self.batches))]
+        mine = [piece for piece, owner in zip(self.batches, owners, strict=True) if owner == self.group.rank]
+        width = self.batches[0].stop
+        predictions = torch.zeros(len(mine), width, dtype=self.kind)
+        losses = torch.zeros(len(mine), 1, dtype=torch.float64)
+        for row, piece in enumerate(mine):
+            predicted, loss = self._forward(piece)
+            predictions[row, : len(predicted)] = predicted
+            losses[row] = loss
+        predicted = self.group.gather(predictions, owners).flatten()[: len(self.test)]
+        loss = float(self.group.gather(losses, owners).sum()) / len(self.test)
+        return Score(self._accuracy(predicted), loss, predicted)
+
+    def personal(
+        self, receive: Callable[[int], None], owners: list[int], class_counts: list[Tensor], scoring: str
+    ) -> Score:
+        """Every client's own model, averaged over clients.
+
+        `mean_acc`: on the whole test set. `per_client`: on test data with the client's own mixture of classes, that
+        is, the accuracies of the single classes weighted by their share in the client's training data.
+        """
+        clients = [k for k, count in enumerate(class_counts) if count.sum() > 0]
+        client_owners = [owners[k] for k in clients]
+        mine = [k for k in clients if owners[k] == self.group.rank]
+        predictions = torch.zeros(len(mine), len(self.test), dtype=self.kind)
+        results = torch.zeros(len(mine), 2, dtype=torch.float64)
+        for row, client in enumerate(mine):
+            receive(client)
+            weights = self._example_weights(class_counts[client], scoring)
+            total = 0.0
+            for piece in self.batches:
+                predicted, loss = self._forward(piece, weights[piece])
+                predictions[row, piece] = predicted
+                total += float(loss)
+            hits = (predictions[row] == self.labels).to(torch.float64)
+            results[row, 0], results[row, 1] = hits @ weights, total
+        results = self.group.gather(results, client_owners)
+        spread = float(results[:, 0].std(correction=0))
+        predictions = self.group.gather(predictions, client_owners)
+        return Score(float(results[:, 0].mean()), float(results[:, 1].mean()), predictions, spread)
+
+    def _example_weights(self, counts: Tensor, scoring: str) -> Tensor:
+        """How much each test example counts for one client; the weights sum to one."""
+        if scoring == "mean_acc":
+            return torch.full((len(self.test),), 1.0 / len(self.test), dtype=torch.float64)
+        available = torch.bincount(self.labels, minlength=self.classes).to(torch.float64)
+        share = torch.where(available > 0, counts.to("cpu", torch.float64), 0.0)
+        return (share / share.sum() / available.clamp(min=1.0))[self.labels]
+
+    def _forward(self, piece: slice, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Predicted classes of one batch and its summed (or weighted) loss, on the CPU."""
+        self.model.module.eval()
+        with torch.inference_mode():
+            x, y = self.test.batch(piece)
+            outputs = self.model.module(x)
+            each = self.loss(outputs, y, reduction="none").double()
+            loss = each.sum() if weights is None else each @ weights.to(each.device)
+            predicted = outputs.argmax(dim=1)
+        return predicted.to("cpu", self.kind), loss.to("cpu")
+
+    def _accuracy(self, predicted: Tensor) -> float:
+        return int((predicted == self.labels).sum()) / len(self.labels)

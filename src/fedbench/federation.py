@@ -1,0 +1,207 @@
+"""The only round loop: cohort -> local work -> aggregate -> server step -> evaluate -> record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from fedbench.algorithms.aggregate import solver_norm
+from fedbench.algorithms.base import Round
+from fedbench.algorithms.build import Algorithm
+from fedbench.batches import Examples, Sampler
+from fedbench.bookkeeping import Record, Totals, why_diverged
+from fedbench.client import Loss, Trainer
+from fedbench.config import Scalars
+from fedbench.evaluation import Evaluator, Score
+from fedbench.flat import FlatModel
+from fedbench.parallel import BLOCK_ELEMENTS, Group, balance
+from fedbench.seeding import torch_generator
+from fedbench.state import ExperimentState
+
+
+class Federation:
+    """One experiment: its parts, its state, and the loop over rounds."""
+
+    def __init__(
+        self,
+        model: FlatModel,
+        train: Examples,
+        test: Examples,
+        shards: list[Tensor],  # the training indices of every client
+        algorithm: Algorithm,
+        settings: Scalars,
+        group: Group,
+        classes: int,
+        loss: Loss = functional.cross_entropy,
+    ):
+        algorithm.bind(model)
+        self.model, self.algorithm, self.settings, self.group, self.classes = model, algorithm, settings, group, classes
+        self.shards = [torch.cat(shards).sort().values] if algorithm.pooled else shards
+        self.sizes = [len(own) for own in self.shards]
+        client = settings.client
+        self.sampler = Sampler(settings.seed, client.batch_size, client.epochs, client.steps, model.has_batch_norm)
+        self.planned = [self.sampler.planned_steps(size) for size in self.sizes]
+        self.eligible = [k for k, steps in enumerate(self.planned) if steps > 0]
+        self.trainer = Trainer(model, train, self.sampler, client, algorithm.modifiers, settings.seed, loss)
+        self.evaluator = Evaluator(model, test, settings.eval.batch_size, group, classes, loss)
+        self.owners = balance(self.sizes, group.size)
+        self.state = ExperimentState(model, algorithm, self.owners, group)
+        self.proximal = sum(piece.proximal for piece in algorithm.modifiers.values())
+        self.record_names = [column for piece in algorithm.modifiers.values() for column in piece.records]
+        self.columns = self._row_layout()
+        self.totals = Totals()
+        self.done = 0
+
+    def rounds(self) -> Iterator[Record]:
+        """Run every round that is still to do, one record each."""
+        while self.done < self.settings.rounds:
+            started = time.perf_counter()
+            facts = self.plan(self.done)
+            sums, numbers = self.local_work(facts)
+            self.server_step(facts, sums, numbers)
+            self.done += 1
+            record = self.record(facts, numbers)
+            due = self.done == self.settings.rounds or self.done % self.settings.eval.every == 0
+            if due and not record.diverged:  # a broken model has no accuracy
+                record.score = self.evaluate()
+            self.totals.seconds += time.perf_counter() - started
+            record.numbers["seconds"] = round(self.totals.seconds, 3)
+            yield record
+            if record.diverged:
+                return
+
+    def plan(self, index: int) -> Round:
+        """The facts of a round: who takes part, with which weight, how many steps, at which rate."""
+        settings, client = self.settings, self.settings.client
+        cohort = self.eligible
+        if settings.cohort is not None and settings.cohort < len(cohort):
+            generator = torch_generator(settings.seed, "cohort", index)
+            chosen = torch.randperm(len(cohort), generator=generator)[: settings.cohort].sort().values
+            cohort = [self.eligible[i] for i in chosen.tolist()]
+        steps = [self.planned[k] for k in cohort]
+        for piece in self.algorithm.modifiers.values():
+            steps = piece.num_steps(self, index, cohort, steps)
+        cohort = [k for k, count in zip(cohort, steps, strict=True) if count > 0]
+        steps = [count for count in steps if count > 0]
+        lr = client.rate(index)
+        return Round(
+            index=index,
+            cohort=cohort,
+            samples=[self.sizes[k] for k in cohort],
+            weights=self.weights(cohort, cohort),
+            shares=self.weights(cohort, self.eligible),
+            lr=lr,
+            steps=steps,
+            norms=[solver_norm(count, lr, client.momentum, self.proximal, client.nesterov) for count in steps],
+            momentum=client.momentum,
+            proximal=self.proximal,
+        )
+
+    def weights(self, members: list[int], population: list[int]) -> list[float]:
+        """Aggregation weights of some clients, such that those of the whole population sum to one."""
+        if self.algorithm.weights == "uniform":
+            return [1.0 / len(population)] * len(members)
+        total = sum(self.sizes[k] for k in population)
+        return [self.sizes[k] / total for k in members]
+
+    def local_work(self, facts: Round) -> tuple[dict[str, Tensor], Tensor]:
+        """Train the cohort, every rank its share, and sum what the clients send, in client order.
+
+        The cohort is taken in blocks whose size depends only on the model, so that memory does not grow with the
+        number of clients. Clients with a memory stay with their rank; others are dealt out anew every round.
+        """
+        work = zip(facts.samples, facts.steps, strict=True)
+        cost = [self.sampler.examples_seen(size, steps) for size, steps in work]
+        fixed = self.state.clients_remember
+        owners = [self.owners[k] for k in facts.cohort] if fixed else balance(cost, self.group.size)
+        factors = {name: piece.upload_weights(facts) for name, piece in self.algorithm.modifiers.items()}
+        factors |= {"update": self.algorithm.aggregate.coefficients(facts), "buffers": facts.weights}
+        sums = {name: torch.zeros(span.stop - span.start, dtype=self.state.w.dtype) for name, span in self.columns.items()}
+        numbers = []
+        block = max(self.group.size, 4 * BLOCK_ELEMENTS // max(self.row_size, 1))
+        for start in range(0, len(facts.cohort), block):
+            members = range(start, min(start + block, len(facts.cohort)))
+            block_owners = [owners[i] for i in members]
+            rows, own_numbers = self._train_mine(facts, [i for i in members if owners[i] == self.group.rank])
+            for name, span in self.columns.items():
+                block_factors = [factors[name][i] for i in members]
+                sums[name] += self.group.weighted_sum(rows[:, span], block_owners, block_factors)
+            numbers.append(self.group.gather(own_numbers, block_owners))
+        return sums, torch.cat(numbers)
+
+    def _row_layout(self) -> dict[str, slice]:
+        """What a client sends, side by side in one row: update, buffers, and what each modifier uploads."""
+        sizes = {"update": self.algorithm.shared.size, "buffers": len(self.model.b)}
+        if self.algorithm.keeps_buffers:
+            sizes["buffers"] = 0
+        sizes |= {name: piece.upload_size() for name, piece in self.algorithm.modifiers.items()}
+        layout, self.row_size = {}, 0
+        for name, size in sizes.items():
+            layout[name] = slice(self.row_size, self.row_size + size)
+            self.row_size += size
+        return layout
+
+    def _train_mine(self, facts: Round, mine: list[int]) -> tuple[Tensor, Tensor]:
+        """Train this rank's members of the cohort: what each sends, and its numbers for the record."""
+        counters = len(self.model.counters)
+        rows = torch.empty(len(mine), self.row_size, dtype=self.state.w.dtype)
+        numbers = torch.empty(len(mine), 1 + counters + len(self.record_names), dtype=torch.float64)
+        for row, position in enumerate(mine):
+            client = facts.cohort[position]
+            memories = self.state.receive(client)
+            trained = self.trainer(facts, position, self.shards[client], memories)
+            rows[row, self.columns["update"]] = self.algorithm.shared.read(trained.local.update).to("cpu")
+            if not self.algorithm.keeps_buffers:
+                rows[row, self.columns["buffers"]] = self.model.b.to("cpu")
+            for name, left in trained.finished.items():
+                if left.upload is not None:
+                    rows[row, self.columns[name]] = left.upload.to("cpu")
+            recorded = [float(number) for left in trained.finished.values() for number in left.numbers]
+            values = [float(trained.loss), *self.model.counters.tolist(), *recorded]
+            numbers[row] = torch.tensor(values, dtype=torch.float64)
+            self.state.remember(client, trained.finished)
+        return rows, numbers
+
+    def server_step(self, facts: Round, sums: dict[str, Tensor], numbers: Tensor) -> None:
+        state, algorithm = self.state, self.algorithm
+        sums = {name: value.to(self.model.device) for name, value in sums.items()}
+        direction, state.server_opt = algorithm.server_opt.step(sums["update"], state.server_opt)
+        algorithm.shared.add(state.w, direction, self.settings.server.lr)
+        if not algorithm.keeps_buffers:
+            state.b.copy_(sums["buffers"])
+            if len(state.counters):  # integers are not averaged: the largest stands
+                state.counters.copy_(numbers[:, 1 : 1 + len(state.counters)].max(dim=0).values)
+        for name, piece in algorithm.modifiers.items():
+            state.server[name] = piece.server(facts, state.server[name], sums[name])
+
+    def record(self, facts: Round, numbers: Tensor) -> Record:
+        work = zip(facts.samples, facts.steps, strict=True)
+        examples = sum(self.sampler.examples_seen(size, steps) for size, steps in work)
+        self.totals.count(facts, self.algorithm, examples, self.state.w.element_size())
+        samples = torch.tensor(facts.samples, dtype=torch.float64)
+        extra = numbers[:, 1 + len(self.state.counters) :].mean(dim=0).tolist()
+        books = {
+            "train_loss": float(samples @ numbers[:, 0]) / float(samples.sum()),
+            "bytes_up": self.totals.bytes_up,
+            "bytes_down": self.totals.bytes_down,
+            "gradients": self.totals.gradients,
+            **dict(zip(self.record_names, extra, strict=True)),
+        }
+        cause = why_diverged(facts, numbers[:, 0], self.state.w, self.classes)
+        return Record(self.done, books, diverged=cause)
+
+    def evaluate(self) -> Score:
+        """Score the global model, or every client's own one where there is no global model."""
+        algorithm = self.algorithm
+        if algorithm.personal and algorithm.scoring != "avg_bn":
+            counts = [torch.bincount(self.trainer.train.y[own], minlength=self.classes) for own in self.shards]
+            return self.evaluator.personal(self.state.receive, self.owners, counts, algorithm.scoring)
+        self.load_global()
+        return self.evaluator.score()
+
+    def load_global(self) -> None:
+        self.state.load_global(self.eligible, self.weights(self.eligible, self.eligible))

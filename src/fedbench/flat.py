@@ -1,0 +1,174 @@
+"""The flat parameter space: one vector for all parameters, one for their gradients, one for float buffers.
+
+A model's parameters are views into `w` and their gradients views into `g`, so a correction is one vector operation,
+a client's optimizer has one parameter and aggregation is a matrix product. Parameters follow the order of the
+model's declared layers: "the last two layers" is the slice `w[start:]`. Convolution weights are stored in
+channels_last order (the parameter is a strided view), because a training step is about a quarter faster that way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedbench.errors import require
+from fedbench.models.base import Model
+
+NORM_TYPES = (nn.modules.batchnorm._BatchNorm,)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Some coordinates of the flat vector: a slice when they are contiguous, else an index."""
+
+    index: slice | Tensor
+    size: int
+
+    def read(self, vector: Tensor) -> Tensor:
+        return vector[self.index]
+
+    def write(self, vector: Tensor, values: Tensor) -> None:
+        vector[self.index] = values
+
+    def add(self, vector: Tensor, values: Tensor, scale: float = 1.0) -> None:
+        """vector += scale * values, in place, on the selected coordinates."""
+        if isinstance(self.index, slice):
+            vector[self.index].add_(values, alpha=scale)
+        else:
+            vector.index_add_(0, self.index, values, alpha=scale)
+
+
+@dataclass(frozen=True)
+class Layer:
+    name: str
+    start: int
+    stop: int
+
+
+class FlatModel:
+    """A model whose parameters, gradients and buffers live in flat vectors."""
+
+    def __init__(self, model: Model, device: torch.device | str = "cpu"):
+        self.module = model.to(device)
+        self.device = torch.device(device)
+        self.layers: list[Layer] = []
+        parameters: list[tuple[nn.Parameter, nn.Module]] = []
+        buffers: list[tuple[nn.Module, str, Tensor]] = []
+        position = 0
+        for name, modules in model.layers():
+            start = position
+            for module in (inner for outer in modules for inner in outer.modules()):
+                own = list(module.parameters(recurse=False))
+                parameters += [(parameter, module) for parameter in own]
+                buffers += [(module, key, value) for key, value in module.named_buffers(recurse=False)]
+                position += sum(parameter.numel() for parameter in own)
+            self.layers.append(Layer(name, start, position))
+        self.size = position
+        self._adopt_parameters(parameters)
+        self._adopt_buffers(buffers)
+        self.parameter = nn.Parameter(self.w)  # what the optimizer sees; same storage as w
+        self.parameter.grad = self.g
+
+    def _adopt_parameters(self, parameters: list[tuple[nn.Parameter, nn.Module]]) -> None:
+        dtype = parameters[0][0].dtype
+        self.w = torch.empty(self.size, dtype=dtype, device=self.device)
+        self.g = torch.zeros_like(self.w)
+        self._norm_spans: list[tuple[int, int]] = []
+        position = 0
+        for parameter, module in parameters:
+            end = position + parameter.numel()
+            if isinstance(module, NORM_TYPES):
+                self._norm_spans.append((position, end))
+            view = _shaped(self.w[position:end], parameter.shape)
+            view.copy_(parameter.detach())
+            parameter.data = view
+            parameter.grad = _shaped(self.g[position:end], parameter.shape)
+            position = end
+
+    def _adopt_buffers(self, buffers: list[tuple[nn.Module, str, Tensor]]) -> None:
+        """Float buffers become views of `b`, integer ones (batch counters) views of `counters`."""
+        self.has_batch_norm = any(isinstance(module, NORM_TYPES) for module, _, _ in buffers)
+        floats = [entry for entry in buffers if entry[2].is_floating_point()]
+        integers = [entry for entry in buffers if not entry[2].is_floating_point()]
+        self.b = self._adopt_vector(floats, self.w.dtype)
+        self.counters = self._adopt_vector(integers, torch.int64)
+
+    def _adopt_vector(self, entries: list[tuple[nn.Module, str, Tensor]], dtype: torch.dtype) -> Tensor:
+        vector = torch.empty(sum(value.numel() for _, _, value in entries), dtype=dtype, device=self.device)
+        position = 0
+        for module, key, value in entries:
+            view = vector[position : position + value.numel()].view(value.shape)
+            view.copy_(value)
+            module._buffers[key] = view
+            position += value.numel()
+        return vector
+
+    # Selections: by position, by module type, by the declared head. Nobody tests parameter names.
+    def everything(self) -> Selection:
+        return Selection(slice(0, self.size), self.size)
+
+    def nothing(self) -> Selection:
+        return Selection(slice(0, 0), 0)
+
+    def last(self, layers: int, key: str) -> Selection:
+        """The last layers of the model; `key` is the configuration key to name when there are not that many."""
+        allowed = f"the model has {len(self.layers)} layers with weights, so 0 to {len(self.layers)} are allowed"
+        require(0 <= layers <= len(self.layers), key, layers, allowed)
+        start = self.layers[-layers].start if layers else self.size
+        return Selection(slice(start, self.size), self.size - start)
+
+    def batch_norm(self) -> Selection:
+        return self._select(self._norm_spans)
+
+    def without(self, selection: Selection, removed: Selection) -> Selection:
+        """The coordinates of `selection` that are not in `removed`."""
+        if removed.size == 0 or selection.size == 0:
+            return selection
+        keep = torch.zeros(self.size, dtype=torch.bool)
+        keep[_on_cpu(selection.index)] = True
+        keep[_on_cpu(removed.index)] = False
+        return self._selection(keep.nonzero().flatten())
+
+    def _select(self, spans: Iterable[tuple[int, int]]) -> Selection:
+        pieces = [torch.arange(start, stop) for start, stop in spans]
+        return self._selection(torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64))
+
+    def _selection(self, index: Tensor) -> Selection:
+        size = index.numel()
+        if size == 0:
+            return self.nothing()
+        first, last = int(index[0]), int(index[-1])
+        if last - first + 1 == size:
+            return Selection(slice(first, last + 1), size)
+        return Selection(index.to(self.device), size)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Ordinary contiguous tensors under the module's own names, as files hold them."""
+        state = self.module.state_dict()
+        return {name: value.detach().to("cpu").contiguous().clone() for name, value in state.items()}
+
+
+def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
+    """A parameter-shaped view of a piece of the flat vector; convolution weights in channels_last order."""
+    if len(shape) != 4:
+        return piece.view(shape)
+    outputs, inputs, height, width = shape
+    return piece.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+
+
+def _on_cpu(index: slice | Tensor) -> slice | Tensor:
+    return index if isinstance(index, slice) else index.to("cpu")
+
+
+def digest(state: dict[str, Tensor]) -> str:
+    """A short hash of names, shapes and exact bits."""
+    result = hashlib.blake2b(digest_size=16)
+    for name in sorted(state):
+        value = state[name].detach().to("cpu").contiguous()
+        result.update(f"{name}:{tuple(value.shape)}:{value.dtype};".encode())
+        result.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return result.hexdigest()

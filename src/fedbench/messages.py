@@ -1,0 +1,67 @@
+"""Turn what Hydra and OmegaConf raise into one line that names the key and what is allowed."""
+
+from __future__ import annotations
+
+import re
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedbench.config import config_folder
+from fedbench.errors import nearest
+
+CONFIGURATION_ERRORS = (HydraException, OmegaConfBaseException)
+
+
+def explain(error: Exception, arguments: list[str]) -> str:
+    """One line for a configuration that could not be composed."""
+    text = str(error)
+    missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
+    if missing and isinstance(error, HydraException | MissingConfigException):
+        return _missing_choice(missing.group(1))
+    unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"No match in the defaults list.*?'([^']+)'", text)
+    if unknown:
+        return _unknown_key(unknown.group(1), arguments)
+    return " ".join(line.strip() for line in text.splitlines() if line.strip() and "https://" not in line)
+
+
+def _missing_choice(path: str) -> str:
+    group, _, choice = path.rpartition("/")
+    choices = [file.stem for file in (config_folder() / group).glob("*.yaml")]
+    if not choices:
+        return f"{path}: there is no such file in the configuration"
+    return f"{group}={choice}: {nearest(choice, choices)}"
+
+
+def _unknown_key(key: str, arguments: list[str]) -> str:
+    known = known_keys(arguments)
+    parent, _, last = key.rpartition(".")
+    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == parent]
+    if siblings:
+        return f"unknown key '{key}': {nearest(last, siblings)}"
+    return f"unknown key '{key}': {nearest(key, known)}"
+
+
+def known_keys(arguments: list[str]) -> list[str]:
+    """Every key of the configuration that the chosen groups make, with the folders of groups."""
+    groups = {folder.name for folder in config_folder().iterdir() if folder.is_dir()}
+    chosen = [word for word in arguments if word.split("=")[0] in groups and "," not in word.split("[")[0]]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        try:
+            composed = compose("config", overrides=chosen)
+        except CONFIGURATION_ERRORS:  # a choice is wrong as well: the keys of the defaults must do
+            composed = compose("config")
+    return _flatten(composed, "") + sorted(groups)
+
+
+def _flatten(node: DictConfig, prefix: str) -> list[str]:
+    keys = []
+    for key in node:
+        keys.append(prefix + str(key))
+        if OmegaConf.is_dict(node) and not OmegaConf.is_interpolation(node, key) and OmegaConf.is_dict(node[key]):
+            keys += _flatten(node[key], f"{prefix}{key}.")
+    return keys

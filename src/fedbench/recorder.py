@@ -1,0 +1,111 @@
+"""The leader's books: metrics.csv round by round, and the files that a finished run consists of."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import numpy as np
+from safetensors.torch import save
+from torch import Tensor
+
+from fedbench.bookkeeping import Record
+from fedbench.flat import digest
+from fedbench.progress import Progress
+from fedbench.runs import RunFolder
+from fedbench.tracking import Tracker
+
+FIRST_COLUMNS = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")
+
+
+class Recorder:
+    def __init__(self, folder: RunFolder, labels: Tensor, rounds: int):
+        self.folder, self.labels, self.rounds = folder, labels, rounds
+        self.rows: list[dict[str, float]] = []
+        self.best_round = 0
+        self.predictions: dict[str, Tensor] = {}  # "best" and "final"
+        self.diverged: dict[str, Any] | None = None
+
+    def start(self, tracker: Tracker, done: int) -> None:
+        """Begin to write; after a resume the file holds exactly the rows of the checkpoint again."""
+        self.tracker, self.progress = tracker, Progress(self.rounds, done)
+        self.folder.write("metrics.csv", _csv(self.rows, header=bool(self.rows)))
+        for row in self.rows:
+            tracker.log(row)
+
+    def add(self, record: Record) -> None:
+        if record.diverged:
+            self.diverged = {"round": record.round, "cause": record.diverged}
+        if record.score is not None:
+            self._add_row(record)
+        self.progress.show(record)
+
+    def _add_row(self, record: Record) -> None:
+        score = record.score
+        scored = {"round": record.round, "test_accuracy": score.accuracy, "test_loss": score.loss}
+        if score.spread is not None:
+            scored["test_accuracy_std"] = score.spread
+        row = {**scored, **record.numbers}
+        row = {**{key: row[key] for key in FIRST_COLUMNS}, **row}
+        if not self.best_round or score.accuracy > self._row(self.best_round)["test_accuracy"]:
+            self.best_round = record.round
+            self.predictions["best"] = score.predictions
+        self.predictions["final"] = score.predictions
+        self.rows.append(row)
+        with open(self.folder.path / "metrics.csv", "a", newline="") as file:
+            file.write(_csv([row], header=len(self.rows) == 1))
+        self.tracker.log(row)
+
+    def _row(self, number: int) -> dict[str, float]:
+        return next(row for row in self.rows if row["round"] == number)
+
+    def books(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside tensors."""
+        return {"rows": self.rows, "best_round": self.best_round}
+
+    def restore(self, books: dict[str, Any], predictions: dict[str, Tensor]) -> None:
+        self.rows, self.best_round, self.predictions = books["rows"], books["best_round"], predictions
+
+    def finish(self, model: dict[str, Tensor], note: str, facts: dict[str, Any]) -> None:
+        """Write the final files; the summary comes last, because its presence means finished."""
+        self.progress.close()
+        self.folder.write("model.safetensors", save(model, metadata={"note": note} if note else None))
+        arrays = {name: value.numpy() for name, value in self.predictions.items()}
+        self.folder.write("predictions.npz", _npz(labels=self.labels.numpy(), best_round=self.best_round, **arrays))
+        self.folder.write("metrics.csv", _csv(self.rows, header=True))
+        summary = {**self._results(), "digest": digest(model), **facts}
+        self.folder.write("summary.json", json.dumps(summary, indent=2) + "\n")
+        self.tracker.finish(summary, self.folder.path / "partition.png")
+
+    def _results(self) -> dict[str, Any]:
+        """A diverged run has no accuracy: its cells are shown as `*`."""
+        if self.diverged:
+            return {"status": "diverged", "diverged": self.diverged} | dict.fromkeys(
+                ("best_accuracy", "best_round", "final_accuracy")
+            )
+        return {
+            "status": "finished",
+            "best_accuracy": self._row(self.best_round)["test_accuracy"],
+            "best_round": self.best_round,
+            "final_accuracy": self.rows[-1]["test_accuracy"],
+        }
+
+
+def _csv(rows: list[dict[str, float]], header: bool) -> str:
+    if not rows:
+        return ",".join(FIRST_COLUMNS) + "\n" if header else ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _npz(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+

@@ -1,0 +1,147 @@
+"""A run is a folder of plain files, named by a hash of everything that can change its numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from filelock import FileLock, Timeout
+
+import fedbench
+from fedbench.algorithms.build import Algorithm
+from fedbench.config import Config, config_folder
+
+# Keys that cannot change a number: where things are, how they are shown, how the work is shared out.
+NOT_IDENTITY = ("results", "force", "scale", "checkpoint", "logger")
+NOT_RUNTIME = ("workers", "timeout", "device")
+
+
+def identity(config: Config, algorithm: Algorithm, device: str) -> dict[str, Any]:
+    """The part of the configuration that decides the numbers, with files by content and defaults made explicit."""
+    tree = {key: value for key, value in config.tree.items() if key not in NOT_IDENTITY}
+    tree["runtime"] = {key: value for key, value in tree["runtime"].items() if key not in NOT_RUNTIME}
+    tree["runtime"]["device"] = device
+    tree["data"] = {key: value for key, value in tree["data"].items() if key not in ("root", "download")}
+    for group, settings in (("data", config.data), ("model", config.model), ("partition", config.partition)):
+        for key in ("path", "weights"):
+            if tree[group].get(key) is not None:
+                tree[group] = {**tree[group], key: settings.content_hash()}
+    client = dict(tree["client"])
+    if client["steps"] is not None:
+        client["epochs"] = None
+    if client["lr_decay"]["factor"] == 1.0:
+        client["lr_decay"] = None
+    tree["client"] = client
+    tree["server"] = {"lr": tree["server"]["lr"], "weights": algorithm.weights}
+    tree["algo"] = {
+        "name": algorithm.name,
+        "aggregate": tree["algo"]["aggregate"],
+        "server_opt": tree["algo"]["server_opt"],
+        "local": algorithm.local,
+        "pooled": algorithm.pooled,
+        "scoring": algorithm.scoring,
+        "modifiers": {name: tree["algo"]["modifiers"][name] for name in algorithm.modifiers},
+    }
+    return tree
+
+
+def run_id(identity_tree: dict[str, Any]) -> str:
+    canonical = json.dumps(identity_tree, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=6).hexdigest()
+
+
+def label(config: Config) -> str:
+    """A readable name: data-model-partition-algorithm, plus the modifiers that were added to the algorithm."""
+    names, partition = config.names, config.partition
+    share = getattr(partition, "alpha", getattr(partition, "per_client", ""))
+    split = names["partition"] + (f"{share:g}" if share != "" else "")
+    own = _own_modifiers(names["algo"])
+    added = [name for name in config.algo["modifiers"] if name not in own]
+    return "-".join([names["data"], names["model"], split, "+".join([names["algo"], *added])])
+
+
+def _own_modifiers(algo: str) -> list[str]:
+    """The modifiers that belong to a named algorithm, as its file lists them."""
+    content = yaml.safe_load((config_folder() / "algo" / f"{algo}.yaml").read_text())
+    defaults = [entry for entry in content.get("defaults", []) if isinstance(entry, dict)]
+    return [name for entry in defaults for names in entry.values() for name in names]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def summary_file(self) -> Path:
+        return self.path / "summary.json"
+
+    def finished(self) -> dict[str, Any] | None:
+        """The summary of a finished run, or None."""
+        if not self.summary_file.is_file():
+            return None
+        return json.loads(self.summary_file.read_text())
+
+    def lock(self) -> FileLock:
+        """Held while the run is worked on; the kernel releases it when the process dies."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path.parent / f".{self.path.name}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            print(f"another process is doing this run; waiting for it: {self.path}", flush=True)
+            lock.acquire()
+        return lock
+
+    def clear(self) -> None:
+        """Remove what an earlier attempt left, as `force=true` asks for."""
+        if self.path.exists():
+            for entry in sorted(self.path.rglob("*"), reverse=True):
+                entry.rmdir() if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write one file so that readers see the whole of it or nothing."""
+        write_atomically(self.path / name, content)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.part")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def versions() -> dict[str, str]:
+    import numpy
+
+    return {
+        "fedbench": fedbench.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+    }
+
+
+def source_commit() -> dict[str, Any]:
+    """The commit of the code that runs, and whether it had uncommitted changes; empty when installed from a wheel."""
+    folder = Path(fedbench.__file__).parent
+    inside = (folder.parents[1] / ".git").exists()
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))} if inside else {}
+    except OSError:  # no git on this machine
+        return {}

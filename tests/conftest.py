@@ -1,0 +1,83 @@
+"""Shared fixtures: an isolated results folder and data root, and the command line called in this process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # ranks are forked from this process: no thread pool may be running
+
+
+@dataclass
+class Outcome:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def folder(self) -> Path:
+        last = self.out.strip().splitlines()[-1]
+        assert last.startswith("run: "), self.out + self.err
+        return Path(last.removeprefix("run: "))
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data root for tests that need no real dataset (digits are decoded into it once)."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture
+def fedbench(tmp_path, monkeypatch, capfd, data_root):
+    """Call `fedbench ...` in this process; results go to a temporary folder."""
+    from fedbench import main as program
+
+    monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, quiet: bool = True) -> Outcome:
+        words = ["fedbench", *(["logger=none"] if quiet else []), *arguments]
+        monkeypatch.setattr(sys, "argv", words)
+        program.statuses.clear()
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            program.main()
+        captured = capfd.readouterr()
+        return Outcome(ended.value.code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def start_fedbench(tmp_path, data_root):
+    """Start `fedbench ...` as a process of its own."""
+    started = []
+
+    def start(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
+        command = [sys.executable, *launcher, "-m", "fedbench", *arguments]
+        environment = {**os.environ, "FEDBENCH_DATA": str(data_root)}
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    root = os.environ.get("FEDBENCH_DATA")
+    if not root or not Path(root).is_dir():
+        pytest.skip("FEDBENCH_DATA does not point to the datasets")
+    return Path(root)
