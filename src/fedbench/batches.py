@@ -84,7 +84,7 @@ class Sampler:
         generator = torch_generator(self.seed, "batches", round_index, client)
         size, per_epoch = self.size(len(own)), self.batches_per_epoch(len(own))
         while steps > 0:
-            order = own[torch.randperm(len(own), generator=generator)]
+            order = own[torch.randperm(len(own), generator=generator).to(own.device)]
             for position in range(min(per_epoch, steps)):
                 yield order[position * size : (position + 1) * size]
             steps -= per_epoch

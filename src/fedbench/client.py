@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -89,15 +90,26 @@ class Trainer:
         return total / max(seen, 1)
 
 
+def eager(optimizer: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """The same optimizer without its hooks for torch.compile, whose first use imports the compiler: 3.6 s a process."""
+    methods = {
+        "add_param_group": inspect.unwrap(torch.optim.Optimizer.add_param_group),
+        "step": torch.no_grad()(inspect.unwrap(optimizer.step)),
+    }
+    return type(optimizer.__name__, (optimizer,), methods)
+
+
+Sgd, Adam = eager(torch.optim.SGD), eager(torch.optim.Adam)
+
+
 def make_optimizer(model: FlatModel, settings: ClientSettings, lr: float) -> torch.optim.Optimizer:
     """A fresh optimizer over the flat parameter: nothing of it survives the round, for any method."""
     if settings.optimizer == "adam":
-        return torch.optim.Adam([model.parameter], lr=lr, weight_decay=settings.weight_decay)
-    return torch.optim.SGD(
+        return Adam([model.parameter], lr=lr, weight_decay=settings.weight_decay)
+    return Sgd(
         [model.parameter],
         lr=lr,
         momentum=settings.momentum,
         nesterov=settings.nesterov,
         weight_decay=settings.weight_decay,
     )
-

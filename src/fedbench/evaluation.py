@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,9 +28,12 @@ class Evaluator:
         self.model, self.test, self.group, self.classes, self.loss = model, test, group, classes, loss
         starts = range(0, len(test), batch_size)
         self.batches = [slice(start, min(start + batch_size, len(test))) for start in starts]
-        self.labels = test.y.to("cpu")
         # The narrowest type that the process group can send.
         self.kind = torch.uint8 if classes <= 256 else torch.int32
+
+    @cached_property
+    def labels(self) -> Tensor:
+        return self.test.y.to("cpu")
 
     def score(self) -> Score:
         """The model as it stands. Batches are fixed and dealt out in turn; sums run in their order."""

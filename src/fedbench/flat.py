@@ -9,7 +9,6 @@ channels_last order (the parameter is a strided view), because a training step i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -21,12 +20,29 @@ from fedbench.models.base import Model
 NORM_TYPES = (nn.modules.batchnorm._BatchNorm,)
 
 
+Spans = list[tuple[int, int]]
+
+
 @dataclass(frozen=True)
 class Selection:
     """Some coordinates of the flat vector: a slice when they are contiguous, else an index."""
 
-    index: slice | Tensor
+    spans: Spans  # ascending, disjoint
     size: int
+    index: slice | Tensor
+
+    @classmethod
+    def of(cls, spans: Spans, device: torch.device) -> Selection:
+        merged: Spans = []
+        for start, stop in sorted(span for span in spans if span[0] < span[1]):
+            if merged and merged[-1][1] == start:
+                merged[-1] = (merged[-1][0], stop)
+            else:
+                merged.append((start, stop))
+        size = sum(stop - start for start, stop in merged)
+        if len(merged) <= 1:
+            return cls(merged, size, slice(*merged[0]) if merged else slice(0, 0))
+        return cls(merged, size, torch.cat([torch.arange(*span, device=device) for span in merged]))
 
     def read(self, vector: Tensor) -> Tensor:
         return vector[self.index]
@@ -77,7 +93,7 @@ class FlatModel:
         dtype = parameters[0][0].dtype
         self.w = torch.empty(self.size, dtype=dtype, device=self.device)
         self.g = torch.zeros_like(self.w)
-        self._norm_spans: list[tuple[int, int]] = []
+        self._norm_spans: Spans = []
         position = 0
         for parameter, module in parameters:
             end = position + parameter.numel()
@@ -108,43 +124,32 @@ class FlatModel:
         return vector
 
     # Selections: by position, by module type, by the declared head. Nobody tests parameter names.
+    def select(self, spans: Spans) -> Selection:
+        return Selection.of(spans, self.device)
+
     def everything(self) -> Selection:
-        return Selection(slice(0, self.size), self.size)
+        return self.select([(0, self.size)])
 
     def nothing(self) -> Selection:
-        return Selection(slice(0, 0), 0)
+        return self.select([])
 
     def last(self, layers: int, key: str) -> Selection:
         """The last layers of the model; `key` is the configuration key to name when there are not that many."""
         allowed = f"the model has {len(self.layers)} layers with weights, so 0 to {len(self.layers)} are allowed"
         require(0 <= layers <= len(self.layers), key, layers, allowed)
         start = self.layers[-layers].start if layers else self.size
-        return Selection(slice(start, self.size), self.size - start)
+        return self.select([(start, self.size)])
 
     def batch_norm(self) -> Selection:
-        return self._select(self._norm_spans)
+        return self.select(self._norm_spans)
 
     def without(self, selection: Selection, removed: Selection) -> Selection:
         """The coordinates of `selection` that are not in `removed`."""
-        if removed.size == 0 or selection.size == 0:
-            return selection
-        keep = torch.zeros(self.size, dtype=torch.bool)
-        keep[_on_cpu(selection.index)] = True
-        keep[_on_cpu(removed.index)] = False
-        return self._selection(keep.nonzero().flatten())
-
-    def _select(self, spans: Iterable[tuple[int, int]]) -> Selection:
-        pieces = [torch.arange(start, stop) for start, stop in spans]
-        return self._selection(torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64))
-
-    def _selection(self, index: Tensor) -> Selection:
-        size = index.numel()
-        if size == 0:
-            return self.nothing()
-        first, last = int(index[0]), int(index[-1])
-        if last - first + 1 == size:
-            return Selection(slice(first, last + 1), size)
-        return Selection(index.to(self.device), size)
+        left = selection.spans
+        for low, high in removed.spans:
+            left = [piece for start, stop in left for piece in ((start, min(stop, low)), (max(start, high), stop))]
+            left = [(start, stop) for start, stop in left if start < stop]
+        return self.select(left)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Ordinary contiguous tensors under the module's own names, as files hold them."""
@@ -158,10 +163,6 @@ def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
         return piece.view(shape)
     outputs, inputs, height, width = shape
     return piece.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
-
-
-def _on_cpu(index: slice | Tensor) -> slice | Tensor:
-    return index if isinstance(index, slice) else index.to("cpu")
 
 
 def digest(state: dict[str, Tensor]) -> str:

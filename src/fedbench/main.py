@@ -120,6 +120,7 @@ def prepare(parts: Parts, workers: int) -> None:
         folder.clear()
     folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create({**config.tree, "choices": config.names})))
     folder.write("partition.json", "[" + ",\n".join(str(own.tolist()) for own in parts.shards) + "]\n")
+    draw_partition(parts)
     flat = FlatModel(parts.model)
     last = ", ".join(layer.name for layer in flat.layers[-2:])
     print(f"{label(config)}  seed {config.scalars.seed}  id {parts.id}")
@@ -137,7 +138,7 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
     torch.set_num_threads(scalars.runtime.threads)
     device = torch.device(parts.device, group.rank % torch.cuda.device_count() if parts.device == "cuda" else None)
     data = parts.data
-    shards = [torch.from_numpy(own) for own in parts.shards]
+    shards = [torch.from_numpy(own).to(device) for own in parts.shards]
     model = FlatModel(parts.model, device)
     train_set, test_set = examples(data, "train", device), examples(data, "test", device)
     federation = Federation(model, train_set, test_set, shards, parts.algorithm, scalars, group, data.classes)
@@ -169,7 +170,6 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
     if recorder is not None:
         facts = summary_facts(parts, federation, workers, before + time.time() - started)
         note = "clients keep a part of their models; here it is the clients' weighted mean" if parts.algorithm.personal else ""
-        draw_partition(parts)
         recorder.finish(model.state_dict(), note, facts)
         store.remove()
 

@@ -44,7 +44,7 @@ class Group:
         padded = rows.new_zeros((longest, *rows.shape[1:]))
         padded[: len(rows)] = rows
         everything = rows.new_empty((self.size * longest, *rows.shape[1:]))
-        dist.all_gather_into_tensor(everything, padded)
+        dist.all_gather_single(everything, padded)
         taken = [0] * self.size
         order = []
         for owner in owners:

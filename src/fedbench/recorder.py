@@ -51,7 +51,7 @@ class Recorder:
         row = {**{key: row[key] for key in FIRST_COLUMNS}, **row}
         if not self.best_round or score.accuracy > self._row(self.best_round)["test_accuracy"]:
             self.best_round = record.round
-            self.predictions["best"] = score.predictions
+            self.predictions["best"] = score.predictions.clone()  # files hold no shared memory
         self.predictions["final"] = score.predictions
         self.rows.append(row)
         with open(self.folder.path / "metrics.csv", "a", newline="") as file:

@@ -1,0 +1,240 @@
+"""Measure the engine against a bare PyTorch loop: `make bench`, or `python scripts/bench.py W1 --repeats 9`.
+
+Both run in the same processes, turn and turn about, so that a noisy machine disturbs them alike; only ratios of
+medians are judged. The bare loop is what one would write without any federated code: the same network in PyTorch's
+default memory layout, the same data, the same number of steps and the same evaluation, as many processes as workers,
+one thread each, each doing its share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from fedbench.algorithms.build import Algorithm
+from fedbench.batches import examples
+from fedbench.config import ClientSettings, EvalSettings, Scalars
+from fedbench.data.base import Dataset
+from fedbench.federation import Federation
+from fedbench.flat import FlatModel
+from fedbench.models.cnn import CnnBn, LeNet
+from fedbench.parallel import Group, launch
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    what: str
+    limit: float
+    model: str
+    shape: tuple[int, int, int]
+    clients: int
+    images: int  # a client
+    batch: int
+    epochs: int
+    cohort: int | None
+    test: int  # images evaluated a round
+
+
+WORKLOADS = [
+    Workload("W1", "LeNet-5, 10 clients x 1,000 images 28x28, batch 32, 2 epochs, 2,000 test images", 0.90, "lenet", (28, 28, 1), 10, 1000, 32, 2, None, 2000),
+    Workload("W2", "cnn_bn, 10 clients x 300 images 32x32x3, batch 64, 1 epoch", 0.85, "cnn_bn", (32, 32, 3), 10, 300, 64, 1, None, 0),
+    Workload("W3", "LeNet-5, 500 clients x 20 images 28x28, 50 a round, batch 10", 1.10, "lenet", (28, 28, 1), 500, 20, 10, 1, 50, 0),
+]
+START_LIMIT = 1.5
+IMPORTS = """
+import torch
+library = torch.library.Library("torchvision", "FRAGMENT")  # see fedbench/torchvision_shim.py
+if not torch.cuda.is_available():
+    for name in ("nms", "qnms"):
+        library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import torchvision, hydra
+"""
+
+
+class BareLeNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2).flatten(1)
+        return self.fc3(functional.relu(self.fc2(functional.relu(self.fc1(x)))))
+
+
+def bare_cnn_bn() -> nn.Module:
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+
+    layers = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(inplace=True), *block(32, 64), nn.MaxPool2d(2)]
+    layers += [*block(64, 128), *block(128, 128), nn.MaxPool2d(2), *block(128, 256), *block(256, 256), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4096, 10, bias=False))
+
+
+def random_data(load: Workload, images: int) -> Dataset:
+    draw = np.random.default_rng(0)
+
+    def pictures(count: int) -> np.ndarray:
+        return draw.integers(0, 256, (count, *load.shape), dtype=np.uint8)
+
+    test, channels = max(load.test, 10), load.shape[2]
+    labels = draw.integers(0, 10, images), draw.integers(0, 10, test)
+    statistics_ = (0.5,) * channels, (0.25,) * channels
+    return Dataset("random", pictures(images), labels[0], pictures(test), labels[1], 10, "synthetic", *statistics_, "")
+
+
+def make_federation(load: Workload, data: Dataset, group: Group) -> Federation:
+    torch.manual_seed(0)
+    settings = LeNet() if load.model == "lenet" else CnnBn()
+    client = ClientSettings(epochs=load.epochs, batch_size=load.batch, lr=0.01)
+    every = 1 if load.test else 10**9
+    scalars = Scalars(rounds=10**9, cohort=load.cohort, client=client, eval=EvalSettings(every=every))
+    shards = list(torch.arange(len(data.train_y)).split(load.images))
+    model = FlatModel(settings.build(load.shape, 10))
+    train, test = examples(data, "train", torch.device("cpu")), examples(data, "test", torch.device("cpu"))
+    return Federation(model, train, test, shards, Algorithm(), scalars, group, 10)
+
+
+class Bare:
+    """The bare loop's share of a round in this process."""
+
+    def __init__(self, load: Workload, data: Dataset, group: Group):
+        torch.manual_seed(0)
+        self.load = load
+        self.module = BareLeNet() if load.model == "lenet" else bare_cnn_bn()
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.01)
+        images = torch.from_numpy(data.train_x).permute(0, 3, 1, 2).float().div(127.5).sub(2.0).contiguous()
+        self.x, self.y = images, torch.from_numpy(data.train_y)
+        self.test = torch.from_numpy(data.test_x).permute(0, 3, 1, 2).float().div(127.5).sub(2.0).contiguous()
+        share = (load.cohort or load.clients) / group.size
+        self.clients = int(share) + (group.rank < (share % 1) * group.size)
+        self.tests = load.test // group.size
+
+    def round(self) -> None:
+        self.module.train()
+        for _ in range(self.clients * self.load.epochs):
+            order = torch.randperm(self.load.images)
+            for index in order.split(self.load.batch):
+                self.optimizer.zero_grad()
+                functional.cross_entropy(self.module(self.x[index]), self.y[index]).backward()
+                self.optimizer.step()
+        if self.tests:
+            self.module.eval()
+            with torch.inference_mode():
+                for piece in self.test[: self.tests].split(500):
+                    self.module(piece).argmax(dim=1)
+
+
+def measure(group: Group, load: Workload, data: Dataset, repeats: int, output: Path) -> None:
+    """Alternate a bare round and an engine round; the leader writes the times."""
+    torch.set_num_threads(1)
+    bare, federation = Bare(load, data, group), make_federation(load, data, group)
+    rounds = federation.rounds()
+    times: dict[str, list[float]] = {"bare": [], "engine": []}
+    inner = 1 if load.name == "W1" else 5  # short rounds are timed several at a time
+    for repeat in range(repeats + 1):
+        for name, work in (("bare", bare.round), ("engine", lambda: next(rounds))):
+            group.barrier()
+            started = time.perf_counter()
+            for _ in range(inner):
+                work()
+            group.barrier()
+            if repeat:  # the first one warms up
+                times[name].append((time.perf_counter() - started) / inner)
+    if group.leader:
+        output.write_text(json.dumps(times))
+
+
+def judge(name: str, what: str, ratio: float, limit: float, detail: str) -> bool:
+    verdict = "ok" if ratio <= limit else "TOO SLOW"
+    print(f"{name}  {ratio:.2f} x bare (at most {limit:.2f}: {verdict})  {what}; {detail}", flush=True)
+    return ratio <= limit
+
+
+def bench_workload(load: Workload, repeats: int, workers: int) -> bool:
+    data = random_data(load, load.clients * load.images)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "times"
+        launch(lambda group: measure(group, load, data, repeats, output), workers, 600)
+        times = json.loads(output.read_text())
+    bare, engine = statistics.median(times["bare"]), statistics.median(times["engine"])
+    detail = f"round {1000 * engine:.0f} ms against {1000 * bare:.0f} ms, {workers} workers, {repeats} repeats"
+    return judge(load.name, load.what, engine / bare, load.limit, detail)
+
+
+def bench_start(repeats: int) -> bool:
+    """From the start of the process to the line of the first round, against importing the libraries alone."""
+    imports, starts = [], []
+    for repeat in range(repeats + 1):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", IMPORTS], check=True)
+        imported = time.perf_counter() - started
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "fedbench", "rounds=1", "logger=none", f"results={folder}"]
+            started = time.perf_counter()
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            while not process.stdout.readline().startswith("round 1/1"):
+                if process.poll() is not None:
+                    sys.exit("fedbench failed")
+            first_round = time.perf_counter() - started
+            process.communicate()
+        if repeat:
+            imports.append(imported)
+            starts.append(first_round)
+    bare, engine = statistics.median(imports), statistics.median(starts)
+    detail = f"{engine:.2f} s against {bare:.2f} s for importing torch, torchvision and hydra, {repeats} repeats"
+    return judge("start", "start to first round of `fedbench rounds=1 logger=none`", engine / bare, START_LIMIT, detail)
+
+
+def bench_memory() -> bool:
+    """Peak memory of a rank with 10,000 clients and with 500, on the same images."""
+    peaks = {}
+    for clients in (500, 10_000):
+        load = Workload("memory", "", 0, "lenet", (28, 28, 1), clients, 10_000 // clients, 10, 1, 50, 0)
+        pid = os.fork()
+        if pid == 0:  # a process of its own, because a peak never falls
+            rounds = make_federation(load, random_data(load, 10_000), Group()).rounds()
+            for _ in range(3):
+                next(rounds)
+            os._exit(0)
+        _, status, usage = os.wait4(pid, 0)
+        peaks[clients] = usage.ru_maxrss / 1024 if status == 0 else float("inf")
+    ratio = peaks[10_000] / peaks[500]
+    detail = f"{peaks[10_000]:.0f} MiB with 10,000 clients against {peaks[500]:.0f} MiB with 500"
+    print(f"memory  {ratio:.2f} x (at most 1.10: {'ok' if ratio <= 1.1 else 'TOO MUCH'})  LeNet-5, 50 clients a round; {detail}")
+    return ratio <= 1.1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [load.name for load in WORKLOADS] + ["start", "memory"]
+    parser.add_argument("what", nargs="*", choices=[*names, []], default=names, help="workloads; default: all")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results = [bench_workload(load, arguments.repeats, arguments.workers) for load in WORKLOADS if load.name in arguments.what]
+    if "start" in arguments.what:
+        results.append(bench_start(arguments.repeats))
+    if "memory" in arguments.what:
+        results.append(bench_memory())
+    sys.exit(not all(results))
+
+
+if __name__ == "__main__":
+    main()

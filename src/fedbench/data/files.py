@@ -1,0 +1,73 @@
+"""Files of arrays: where they live, reading them or saying what is wrong, writing them atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedbench.errors import BadInput
+
+# What numpy and zipfile raise for a file that is damaged, cut short, encrypted or something else altogether.
+_DAMAGED = (OSError, ValueError, EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def data_root(root: str | None) -> Path:
+    """`data.root`, else the environment's FEDBENCH_DATA, else a cache folder in the user's home."""
+    chosen = root or os.environ.get("FEDBENCH_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    import platformdirs  # only a machine without FEDBENCH_DATA needs it
+
+    return platformdirs.user_cache_path("fedbench") / "data"
+
+
+def read_npz(path: Path, names: Sequence[str], subject: str) -> list[np.ndarray]:
+    """The named arrays of a file, never pickles. A bad file is a BadInput that starts with `subject`."""
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise BadInput(f"{subject}: a single array (.npy); needs an .npz file with {', '.join(names)}")
+        with archive:
+            missing = [name for name in names if name not in archive]
+            if missing:
+                has = ", ".join(archive.files) or "nothing"
+                raise BadInput(f"{subject}: lacks {', '.join(missing)} (has {has}); needs {', '.join(names)}")
+            return [archive[name] for name in names]
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise unreadable(subject, error) from error
+    except _DAMAGED as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise BadInput(f"{subject}: not a readable .npz file ({reason})") from error
+
+
+def write_npz(path: Path, **arrays: np.ndarray) -> None:
+    """Write the file whole or not at all: a reader never sees a part of it, a crash leaves the old one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def file_hash(path: Path, subject: str) -> str:
+    """Hash of a file's bytes: a file given by path enters a run's identity by its contents, not its name."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise unreadable(subject, error) from error
+
+
+def unreadable(subject: str, error: OSError) -> BadInput:
+    """The line for a file that is missing, a folder or not permitted."""
+    return BadInput(f"{subject}: {(error.strerror or 'cannot be read').lower()}")

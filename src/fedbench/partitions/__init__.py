@@ -1,0 +1,23 @@
+"""How the training set is split among clients: `instantiate(cfg.partition).draw(labels, classes, seed)`."""
+
+from fedbench.partitions.base import Partition, Split
+from fedbench.partitions.dirichlet import Dirichlet
+from fedbench.partitions.file import FilePartition
+from fedbench.partitions.iid import Iid
+from fedbench.partitions.labelsets import Labels, NonBalance, Pareto
+from fedbench.partitions.measures import heterogeneity, partition_hash
+from fedbench.partitions.picture import save_picture
+
+__all__ = [
+    "Dirichlet",
+    "FilePartition",
+    "Iid",
+    "Labels",
+    "NonBalance",
+    "Pareto",
+    "Partition",
+    "Split",
+    "heterogeneity",
+    "partition_hash",
+    "save_picture",
+]

@@ -1,0 +1,72 @@
+"""Numbers that say which split it is and how heterogeneous."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def partition_hash(parts: Sequence[np.ndarray]) -> str:
+    """16 hex digits that change with any index of any client, the same on every machine."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(part, dtype="<i8"))
+    return digest.hexdigest()
+
+
+def class_counts(labels: np.ndarray, classes: int, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Samples of each class that each client has, [clients, classes]."""
+    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+
+
+def heterogeneity(labels: np.ndarray, classes: int, parts: Sequence[np.ndarray]) -> dict[str, float]:
+    """Indices of a split.
+
+    - `label_divergence`: Jensen-Shannon divergence, base 2, between a client's label distribution and that
+      of all clients together; the mean over clients, weighted by their samples. 0 = all are alike, towards 1
+      = each has its own classes.
+    - `classes_per_client_{mean,min,max}`: classes of which a client has at least one sample.
+    - `size_{min,max,mean}`: samples a client; `size_gini`: 0 = all equal, towards 1 = one has everything.
+    - `unused`: training indices that no client has.
+    """
+    counts = class_counts(labels, classes, parts)
+    sizes, held = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    return {
+        "label_divergence": _label_divergence(counts),
+        "classes_per_client_mean": float(held.mean()),
+        "classes_per_client_min": int(held.min()),
+        "classes_per_client_max": int(held.max()),
+        "size_gini": _gini(sizes),
+        "size_min": int(sizes.min()),
+        "size_max": int(sizes.max()),
+        "size_mean": float(sizes.mean()),
+        "unused": len(labels) - int(sizes.sum()),
+    }
+
+
+def _label_divergence(counts: np.ndarray) -> float:
+    counts = counts[counts.sum(axis=1) > 0]  # a client without samples has no distribution, and no weight
+    sizes = counts.sum(axis=1)
+    own = counts / sizes[:, None]
+    everyone = counts.sum(axis=0) / counts.sum()
+    middle = (own + everyone) / 2
+    divergence = (_relative_entropy(own, middle) + _relative_entropy(everyone, middle)) / 2
+    return float(np.average(divergence, weights=sizes).clip(0, 1))
+
+
+def _relative_entropy(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    p, q = np.broadcast_arrays(p, q)
+    terms = np.zeros(p.shape)
+    seen = p > 0  # 0 * log 0 is 0
+    terms[seen] = p[seen] * np.log2(p[seen] / q[seen])
+    return terms.sum(axis=1)
+
+
+def _gini(sizes: np.ndarray) -> float:
+    ascending = np.sort(sizes)
+    clients = len(sizes)
+    weights = 2 * np.arange(1, clients + 1) - clients - 1
+    return float((weights * ascending).sum() / (clients * ascending.sum()))

@@ -1,0 +1,69 @@
+"""The picture of a split: which client has how much of which class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedbench.partitions.measures import class_counts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+_CELLS_WITH_NUMBERS = 20  # clients, and classes, up to which a cell is large enough for its number
+_NAMED_TICKS = 40  # clients, or classes, up to which each has its own tick
+
+
+def save_picture(
+    path: Path, labels: np.ndarray, classes: int, parts: Sequence[np.ndarray], title: str
+) -> None:
+    """Write a PNG: a map of the samples, clients x classes, under bars of the clients' sizes."""
+    from matplotlib.figure import Figure  # slow to import, and a run that is skipped never draws
+
+    counts = class_counts(labels, classes, parts)
+    clients = len(counts)
+    width = float(np.clip(0.5 * clients + 2.5, 6.5, 14))
+    height = float(np.clip(0.32 * classes + 2, 4, 9))
+    figure = Figure(figsize=(width, height), layout="constrained")
+    bars, cells = figure.subplots(2, 1, sharex=True, height_ratios=(1, max(3.0, height - 2)))
+    bars.set_title(title)
+    # One outline for all bars: thousands of single ones take half a minute to draw.
+    bars.stairs(counts.sum(axis=1), np.arange(clients + 1) - 0.5, fill=True, color="#5b6472")
+    bars.set_ylabel("samples")
+    bars.spines[["top", "right"]].set_visible(False)
+    image = _draw_cells(cells, counts)
+    bars.tick_params(which="both", bottom=False, labelbottom=False)
+    bars.grid(which="minor", axis="x", color="white", linewidth=1.5)  # gaps between bars with ticks
+    figure.colorbar(image, ax=cells, label="samples of the class", pad=0.01, fraction=0.05, aspect=30)
+    figure.savefig(path, dpi=130, format="png")
+
+
+def _draw_cells(axes: Axes, counts: np.ndarray) -> AxesImage:
+    from matplotlib.colors import PowerNorm
+
+    clients, classes = counts.shape
+    # Dark = many, and no colour at all = none. viridis keeps its order in every kind of colour vision; the
+    # square-root scale keeps the few samples of a skewed split apart from each other.
+    scale = PowerNorm(0.5, vmin=0, vmax=max(int(counts.max()), 1))
+    shown = np.ma.masked_equal(counts.T, 0)
+    image = axes.imshow(shown, aspect="auto", cmap="viridis_r", norm=scale, origin="lower")
+    axes.set_xlabel("client")
+    axes.set_ylabel("class")
+    if clients <= _NAMED_TICKS:
+        axes.set_xticks(np.arange(clients))
+        axes.set_xticks(np.arange(clients + 1) - 0.5, minor=True)
+    if classes <= _NAMED_TICKS:
+        axes.set_yticks(np.arange(classes))
+        axes.set_yticks(np.arange(classes + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color="#d9dce1", linewidth=0.6)
+    axes.tick_params(which="minor", length=0)
+    if max(clients, classes) <= _CELLS_WITH_NUMBERS:
+        for client, label in np.argwhere(counts):
+            number = int(counts[client, label])
+            colour = "white" if scale(number) > 0.48 else "black"
+            axes.text(client, label, f"{number}", ha="center", va="center", fontsize=8, color=colour)
+    return image

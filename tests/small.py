@@ -1,0 +1,59 @@
+"""Small experiments built from the real configuration, without the command line around them."""
+
+from __future__ import annotations
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+import torch
+
+from fedbench.batches import examples
+from fedbench.config import Config, check, config_folder
+from fedbench.federation import Federation
+from fedbench.flat import FlatModel, digest
+from fedbench.main import Parts, build_parts
+from fedbench.parallel import Group
+
+# A stand-in of 300 images of MNIST's shape, on 5 very different clients.
+DATA = ("data=mnist", "data.source=synthetic", "data.subset=300", "partition.clients=5", "partition.alpha=0.3", "logger=none")
+BATCH_NORM = ("model=lenet", "model.batch_norm=true")
+PLAIN = ("model=mlp", "model.hidden=[16,8]")
+
+
+def config(*overrides: str) -> Config:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        names = compose("config", overrides=list(overrides), return_hydra_config=True).hydra.runtime.choices
+        return check(compose("config", overrides=list(overrides)), dict(names))
+
+
+def parts(*overrides: str) -> Parts:
+    return build_parts(config(*DATA, *overrides))
+
+
+def federation(*overrides: str, device: str = "cpu") -> Federation:
+    made = parts(*overrides)
+    return assemble(made, device)
+
+
+def assemble(made: Parts, device: str = "cpu") -> Federation:
+    where = torch.device(device)
+    shards = [torch.from_numpy(own).to(where) for own in made.shards]
+    train, test = examples(made.data, "train", where), examples(made.data, "test", where)
+    model = FlatModel(made.model, where)
+    return Federation(model, train, test, shards, made.algorithm, made.config.scalars, Group(), made.data.classes)
+
+
+def final_digest(made: Federation) -> str:
+    """Run it to the end; a hash of the server's exact bits."""
+    for _ in made.rounds():
+        pass
+    return state_digest(made)
+
+
+def state_digest(made: Federation) -> str:
+    return digest(made.state.server_tensors() | made.state.client_tensors())
+
+
+def model_digest(made: Federation) -> str:
+    return digest({"w": made.state.w, "b": made.state.b})

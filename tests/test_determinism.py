@@ -1,0 +1,218 @@
+"""One contract: serial = any number of workers = killed and resumed, to the bit, for every algorithm in conf/."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedbench.config import config_folder
+
+ALGORITHMS = sorted(file.stem for file in (config_folder() / "algo").glob("*.yaml"))
+MODIFIERS = sorted(file.stem for file in (config_folder() / "modifier").glob("*.yaml"))
+# Stateful methods on a model with batch norm and a partial cohort: everything that a checkpoint must hold is in use.
+SETTING = (
+    "data=mnist",
+    "data.source=synthetic",
+    "data.subset=160",
+    "model=lenet",
+    "model.batch_norm=true",
+    "partition.clients=5",
+    "cohort=3",
+    "client.epochs=1",
+    "client.batch_size=16",
+    "rounds=6",
+    "checkpoint.every=2",
+    "eval.batch_size=7",
+)
+METHODS = [(f"algo={name}",) for name in ALGORITHMS] + [(f"modifier=[{name}]",) for name in MODIFIERS]
+
+
+def result(folder: Path) -> tuple[str, list[list[str]], dict[str, list]]:
+    """Everything about a run that must not depend on how it was computed."""
+    with open(folder / "metrics.csv") as file:
+        rows = [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
+    with np.load(folder / "predictions.npz") as stored:
+        predictions = {name: stored[name].tolist() for name in stored.files}
+    return json.loads((folder / "summary.json").read_text())["digest"], rows, predictions
+
+
+@pytest.mark.parametrize("method", METHODS, ids=" ".join)
+def test_any_number_of_workers(fedbench, method):
+    runs = [
+        fedbench(*SETTING, *method, f"runtime.workers={workers}", f"results=with{workers}") for workers in (1, 2, 3)
+    ]
+    assert [run.status for run in runs] == [0, 0, 0], runs[-1].err
+    serial, two, three = (result(run.folder) for run in runs)
+    assert serial == two == three
+    assert len(serial[1]) == 6
+
+
+def in_a_child(call) -> int:
+    """Run `call` in a forked process, which starts without importing anything again; returns its process id."""
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        try:
+            call()
+        finally:
+            os._exit(99)
+    return pid
+
+
+def start(arguments: tuple[str, ...]) -> int:
+    from fedbench import main as program
+
+    def call() -> None:
+        sys.argv = ["fedbench", "logger=none", *arguments]
+        program.statuses.clear()
+        try:
+            program.main()
+        except SystemExit as ended:
+            os._exit(ended.code)
+
+    return in_a_child(call)
+
+
+def wait_for_rows(pattern: str, rows: int) -> None:
+    """Until the run's metrics hold that many rows."""
+    for _ in range(6000):
+        files = list(Path().glob(pattern))
+        if files and len(files[0].read_text().splitlines()) > rows:
+            return
+        time.sleep(0.005)
+    raise AssertionError("the run did not get that far")
+
+
+@pytest.mark.parametrize("method", METHODS, ids=" ".join)
+def test_killed_and_resumed_with_another_number_of_workers(fedbench, method):
+    whole = fedbench(*SETTING, *method, "results=whole", "runtime.workers=1")
+    chance = random.Random(" ".join(method))
+    pid = start((*SETTING, *method, "results=broken", "runtime.workers=2", "checkpoint.every=1"))
+    wait_for_rows("broken/runs/*/*/metrics.csv", chance.randint(1, 3))
+    time.sleep(chance.random() * 0.05)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    resumed = fedbench(*SETTING, *method, "results=broken", "runtime.workers=3")
+    assert resumed.status == 0, resumed.err
+    assert "resuming after round" in resumed.out
+    assert result(resumed.folder) == result(whole.folder)
+    assert not list(resumed.folder.glob("*checkpoint*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_interrupted_is_resumable(fedbench, number, workers):
+    setting = (*SETTING, "rounds=40", "algo=scaffold", f"runtime.workers={workers}")
+    pid = start((*setting, "results=broken", "checkpoint.every=1000"))
+    wait_for_rows("broken/runs/*/*/metrics.csv", 2)
+    os.kill(pid, number)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+    (folder,) = Path().glob("broken/runs/*/*/")
+    assert list(folder.glob("checkpoint-*"))
+    assert not (folder / "summary.json").exists()
+    resumed = fedbench(*setting, "results=broken")
+    assert "resuming after round" in resumed.out
+    assert result(resumed.folder) == result(fedbench(*setting, "results=whole").folder)
+
+
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "no manifest"])
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(fedbench, harm):
+    setting = (*SETTING, "rounds=30", "algo=scaffold", "runtime.workers=1", "checkpoint.every=1")
+    pid = start((*setting, "results=broken"))
+    wait_for_rows("broken/runs/*/*/metrics.csv", 5)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    newest = sorted(Path().glob("broken/runs/*/*/checkpoint-*"))[-1]
+    file = newest / "server.safetensors"
+    content = bytearray(file.read_bytes())
+    if harm == "truncated":
+        file.write_bytes(content[: len(content) // 2])
+    elif harm == "flipped":
+        content[-5] ^= 1
+        file.write_bytes(content)
+    else:
+        (newest / "manifest.json").unlink()
+    resumed = fedbench(*setting, "results=broken")
+    assert f"checkpoint {newest.name} is not used" in resumed.out
+    assert f"resuming after round {int(newest.name[-6:]) - 1}\n" in resumed.out
+    assert result(resumed.folder) == result(fedbench(*setting, "results=whole").folder)
+
+
+def test_a_checkpoint_of_another_version_is_not_mixed_in(fedbench, monkeypatch):
+    setting = (*SETTING, "rounds=30", "runtime.workers=1", "checkpoint.every=1")
+    pid = start((*setting, "results=broken"))
+    wait_for_rows("broken/runs/*/*/metrics.csv", 3)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    monkeypatch.setattr("fedbench.__version__", "0.0.0")
+    resumed = fedbench(*setting, "results=broken")
+    assert "this is 0.0.0" in resumed.out
+    assert "resuming" not in resumed.out
+    assert result(resumed.folder) == result(fedbench(*setting, "results=whole").folder)
+
+
+def test_torchrun(fedbench, start_fedbench):
+    setting = (*SETTING, "algo=scaffold", "logger=none")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    process = start_fedbench(*setting, "results=torchrun", launcher=launcher)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert out.count("run: ") == 1
+    (folder,) = Path().glob("torchrun/runs/*/*/")
+    serial = fedbench(*setting, "runtime.workers=1", "results=serial")
+    assert result(folder) == result(serial.folder)
+    assert json.loads((folder / "summary.json").read_text())["workers"] == 2
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("death", ["raises", "killed"])
+def test_a_failed_rank_ends_the_run_with_its_reason(fedbench, monkeypatch, failing, death):
+    import torch.distributed as dist
+
+    from fedbench.client import Trainer
+
+    original = Trainer._steps
+
+    def steps(self, facts, *rest):
+        if facts.index == 1 and dist.get_rank() == failing:
+            if death == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ArithmeticError("a planted failure")
+        return original(self, facts, *rest)
+
+    monkeypatch.setattr(Trainer, "_steps", steps)
+    started = time.monotonic()
+    run = fedbench(*SETTING, "runtime.workers=2")
+    assert run.status == 1
+    assert time.monotonic() - started < 30
+    assert ("a planted failure" if death == "raises" else "SIGKILL") in run.err
+    monkeypatch.undo()
+
+
+def test_no_rank_outlives_its_parent(tmp_path, monkeypatch, data_root):
+    monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
+    monkeypatch.chdir(tmp_path)
+    pid = start((*SETTING, "rounds=100000", "runtime.workers=2"))
+    wait_for_rows("results/runs/*/*/metrics.csv", 1)
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    assert len(children) == 2
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    for _ in range(200):
+        alive = [child for child in children if Path(f"/proc/{child}/stat").exists()]
+        alive = [child for child in alive if Path(f"/proc/{child}/stat").read_text().split()[2] != "Z"]
+        if not alive:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"still running: {alive}")
