@@ -146,7 +146,7 @@ def measure(group: Group, load: Workload, data: Dataset, repeats: int, output: P
     bare, federation = Bare(load, data, group), make_federation(load, data, group)
     rounds = federation.rounds()
     times: dict[str, list[float]] = {"bare": [], "engine": []}
-    inner = 1 if load.name == "W1" else 5  # short rounds are timed several at a time
+    inner = 5 if load.name == "W3" else 1  # short rounds are timed several at a time
     for repeat in range(repeats + 1):
         for name, work in (("bare", bare.round), ("engine", lambda: next(rounds))):
             group.barrier()

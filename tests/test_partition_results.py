@@ -11,6 +11,7 @@ import pytest
 from data_helpers import CONF, refusal
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from scipy.spatial.distance import jensenshannon
 
 from fedbench.partitions import Dirichlet, FilePartition, Iid, heterogeneity, partition_hash, save_picture
 
@@ -114,6 +115,16 @@ def test_heterogeneity_of_known_splits():
     assert (uneven["classes_per_client_min"], uneven["classes_per_client_max"], uneven["unused"]) == (0, 2, 1)
     assert uneven["label_divergence"] == 0  # the only client with samples is everyone
     assert json.loads(json.dumps(uneven)) == uneven
+
+
+def test_label_divergence_is_weighted_by_size_and_agrees_with_scipy():
+    parts = Dirichlet(alpha=0.3).split(TEN, 10, 0)
+    everyone = np.bincount(TEN)
+    divergences = [
+        jensenshannon(np.bincount(TEN[part], minlength=10), everyone, base=2) ** 2 for part in parts
+    ]
+    expected = np.average(divergences, weights=[len(part) for part in parts])
+    assert heterogeneity(TEN, 10, parts)["label_divergence"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(1, 2), (10, 10), (1000, 100)])

@@ -257,9 +257,9 @@ def test_a_minimum_that_sets_of_labels_cannot_reach_is_refused():
 )
 def test_ten_thousand_clients_are_quick(partition):
     labels = np.arange(50_000) % 10
-    started = time.perf_counter()
+    started = time.process_time()
     parts = replace(partition, clients=10_000).split(labels, 10, 0)
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
     assert_exact_cover(parts, 50_000)
 
 

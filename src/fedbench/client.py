@@ -57,7 +57,7 @@ class Trainer:
             model=model,
             before=model.w.clone(),
         )
-        torch.manual_seed(derive(self.seed, "training", facts.index, client))  # for dropout
+        seed_device(model.device, derive(self.seed, "training", facts.index, client))  # for dropout
         for name, begin in self.hooks["begin"]:
             begin(local, memories[name])
         loss = self._steps(facts, local, own, memories)
@@ -88,6 +88,14 @@ class Trainer:
             total += loss.detach() * len(y)
             seen += len(y)
         return total / max(seen, 1)
+
+
+def seed_device(device: torch.device, seed: int) -> None:
+    """torch.manual_seed for one device: that function also queues calls, with their stack traces, for all others."""
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def eager(optimizer: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,10 +99,13 @@ class Config:
 
 
 GROUPS = ("data", "model", "partition", "logger")
+SLOTS = ("name", "weights", "aggregate", "server_opt", "local", "pooled", "scoring", "modifiers", "allow_adaptive")
+KINDS = {"int": "an integer", "Integer": "an integer", "float": "a number", "Float": "a number", "bool": "true or false"}
 
 
 def check(composed: DictConfig, names: dict[str, str]) -> Config:
     """Type-check and range-check what Hydra composed. Raises BadInput with one line."""
+    _check_short_names(composed)
     OmegaConf.resolve(composed)
     scalars_node = OmegaConf.masked_copy(composed, [k for k in composed if k not in (*GROUPS, "algo")])
     scalars = _typed(Scalars, scalars_node, "")
@@ -116,6 +120,29 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     for slot in ("aggregate", "server_opt"):
         tree["algo"][slot] = _plain(algo[slot])
     return Config(scalars, **groups, algo=algo, names=names, tree=tree)
+
+
+def short_names(composed: DictConfig) -> dict[str, str]:
+    """Where a named algorithm's short keys lead: {"algo.modifiers.prox.mu": "algo.mu", ...}."""
+    found = {}
+
+    def walk(node: DictConfig, prefix: str) -> None:
+        for key in node:
+            if OmegaConf.is_interpolation(node, key):
+                found[f"{prefix}.{key}"] = str(OmegaConf.to_container(node, resolve=False)[key]).strip("${}")
+            elif OmegaConf.is_dict(node[key]):
+                walk(node[key], f"{prefix}.{key}")
+
+    walk(composed.algo, "algo")
+    return found
+
+
+def _check_short_names(composed: DictConfig) -> None:
+    """A key that leads nowhere would be silently ignored."""
+    used = [name.removeprefix("algo.") for name in short_names(composed).values()]
+    for key in composed.algo:
+        if key not in (*SLOTS, *used):
+            raise BadInput(f"unknown key 'algo.{key}': {nearest(str(key), [*SLOTS, *used])}")
 
 
 def _plain(settings: Any) -> dict[str, Any]:
@@ -134,7 +161,12 @@ def _typed(schema: type, node: DictConfig, prefix: str) -> Any:
     except OmegaConfBaseException as error:
         key = str(error.full_key or error.key or "")
         reason = str(error.msg or error).splitlines()[0]
-        raise BadInput(f"{prefix}{key}={OmegaConf.select(node, key)}: {reason}") from None
+        kinds = [words for name, words in KINDS.items() if name in reason.split("type")[-1] or f"to {name}" in reason]
+        section = re.search(r"is not a subclass of (\w+)\. value: (.*)", reason)
+        if section:
+            raise BadInput(f"{prefix}={section.group(2)}: this is a section with keys of its own, not a value") from None
+        allowed = f"{kinds[0]} is allowed" if kinds else reason
+        raise BadInput(f"{prefix}{key}={OmegaConf.select(node, key)}: {allowed}") from None
 
 
 def _group(node: DictConfig, prefix: str) -> Any:

@@ -20,7 +20,7 @@ from fedbench.algorithms.build import Algorithm, build
 from fedbench.batches import examples
 from fedbench.bookkeeping import Totals
 from fedbench.checkpoint import CheckpointStore
-from fedbench.config import Config, check, config_folder
+from fedbench.config import Config, check, config_folder, short_names
 from fedbench.data.base import Dataset
 from fedbench.errors import BadInput, require
 from fedbench.federation import Federation
@@ -223,10 +223,11 @@ statuses: list[int] = []
 
 def job(composed: DictConfig) -> None:
     """One job of a sweep, or the only one. A failed job is told at once and does not end a sweep."""
+    aliases = short_names(composed)
     try:
         statuses.append(run(check(composed, dict(HydraConfig.get().runtime.choices))))
     except BadInput as error:
-        complain(str(error))
+        complain(in_users_words(str(error), aliases))
         statuses.append(BAD_INPUT)
     except (Interrupted, KeyboardInterrupt):
         statuses.append(INTERRUPTED)
@@ -234,6 +235,13 @@ def job(composed: DictConfig) -> None:
     except Exception:
         traceback.print_exc()
         statuses.append(UNEXPECTED)
+
+
+def in_users_words(message: str, aliases: dict[str, str]) -> str:
+    """Name the short key that a person typed, `algo.mu`, instead of the place to which it leads."""
+    for place, name in aliases.items():
+        message = message.replace(f"{place}=", f"{name}=")
+    return message
 
 
 def complain(message: str) -> None:

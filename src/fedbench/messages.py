@@ -6,7 +6,7 @@ import re
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -19,6 +19,8 @@ CONFIGURATION_ERRORS = (HydraException, OmegaConfBaseException)
 def explain(error: Exception, arguments: list[str]) -> str:
     """One line for a configuration that could not be composed."""
     text = str(error)
+    if isinstance(error, OverrideParseException):
+        return f"cannot read '{error.override}': write key=value"
     missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
     if missing and isinstance(error, HydraException | MissingConfigException):
         return _missing_choice(missing.group(1))
@@ -29,20 +31,24 @@ def explain(error: Exception, arguments: list[str]) -> str:
 
 
 def _missing_choice(path: str) -> str:
-    group, _, choice = path.rpartition("/")
-    choices = [file.stem for file in (config_folder() / group).glob("*.yaml")]
+    group, _, choice = path.partition("/")
+    folder = config_folder() / group
+    choices = [str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.yaml")]
     if not choices:
         return f"{path}: there is no such file in the configuration"
     return f"{group}={choice}: {nearest(choice, choices)}"
 
 
 def _unknown_key(key: str, arguments: list[str]) -> str:
+    modifier = re.match(r"algo\.modifiers\.(\w+)", key)
+    if modifier and (config_folder() / "modifier" / f"{modifier.group(1)}.yaml").is_file():
+        return f"unknown key '{key}': it needs modifier=[{modifier.group(1)}]"
     known = known_keys(arguments)
     parent, _, last = key.rpartition(".")
-    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == parent]
-    if siblings:
-        return f"unknown key '{key}': {nearest(last, siblings)}"
-    return f"unknown key '{key}': {nearest(key, known)}"
+    siblings = [name for name in known if name.rpartition(".")[0] == parent]
+    hint = nearest(key, siblings or known)
+    section = f"{parent}." if parent else ""
+    return f"unknown key '{key}': " + (hint if hint.startswith("did you") else hint.replace(section, ""))
 
 
 def known_keys(arguments: list[str]) -> list[str]:
@@ -61,6 +67,8 @@ def known_keys(arguments: list[str]) -> list[str]:
 def _flatten(node: DictConfig, prefix: str) -> list[str]:
     keys = []
     for key in node:
+        if key == "_target_":
+            continue
         keys.append(prefix + str(key))
         if OmegaConf.is_dict(node) and not OmegaConf.is_interpolation(node, key) and OmegaConf.is_dict(node[key]):
             keys += _flatten(node[key], f"{prefix}{key}.")

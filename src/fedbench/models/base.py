@@ -1,0 +1,130 @@
+"""What every network declares (its layers in order and its head), its settings, and weights from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedbench.data.files import file_hash, unreadable
+from fedbench.errors import BadInput, bad_value
+
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+_NAMES_SHOWN = 3  # an error stays one line that can be read
+
+
+class Model(nn.Module):
+    """A feature extractor and a head. Module names are an interface: weights files use them."""
+
+    head_name: str  # the attribute that holds the classifier, e.g. "fc3"
+
+    def features(self, x: Tensor) -> Tensor:
+        """The input of the head, [N, F]."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
+
+    @property
+    def head(self) -> nn.Module:
+        return getattr(self, self.head_name)
+
+    def layers(self) -> list[tuple[str, list[nn.Module]]]:
+        """The layers in order, the head last. A norm belongs to the layer of the module before it.
+
+        This reads them from the order in which the constructor set the submodules. A network whose
+        submodules nest, or run in another order, declares its layers itself.
+        """
+        layers: list[tuple[str, list[nn.Module]]] = []
+        for name, module in self.named_children():
+            if isinstance(module, _NORMS) and layers:
+                layers[-1][1].append(module)
+            elif any(True for _ in module.parameters()):
+                layers.append((name, [module]))
+        return layers
+
+
+@dataclass
+class ModelSettings:
+    """The fields that all models share. A subclass is a model's configuration and builds its network."""
+
+    weights: str | None = None  # a safetensors file to start from, named as in the network's state dict
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Model:
+        """The network for examples of shape (H, W, C) or (F,), with PyTorch's random initial weights."""
+        raise NotImplementedError
+
+    def load_weights(self, model: Model) -> None:
+        """Start from the file `weights`."""
+        load_weights(model, self._file())
+
+    def content_hash(self) -> str:
+        """Hash of the bytes of the file `weights`: it enters a run's identity by its contents."""
+        return file_hash(Path(self._file()).expanduser(), _subject(self._file()))
+
+    def _file(self) -> str:
+        if self.weights is None:
+            raise bad_value("model.weights", "null", "a safetensors file is needed here")
+        return self.weights
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Copy the tensors of a safetensors file into the model: exactly its state dict's names and shapes."""
+    expected = model.state_dict()
+    found = _read(path)
+    missing = [name for name in expected if name not in found]
+    unexpected = [name for name in found if name not in expected]
+    if missing or unexpected:
+        differences = [("lacks", missing), ("has the unknown", unexpected)]
+        wrong = " and ".join(f"{verb} {_shorten(names)}" for verb, names in differences if names)
+        raise BadInput(f"{_subject(path)}: {wrong}; the model's tensors are {', '.join(expected)}")
+    for name, tensor in expected.items():
+        if found[name].shape != tensor.shape:
+            shapes = f"{name} is {_sizes(found[name])}, the model needs {_sizes(tensor)} for this data"
+            raise BadInput(f"{_subject(path)}: {shapes}")
+        if found[name].is_floating_point() != tensor.is_floating_point():
+            kinds = f"{name} is {found[name].dtype}, the model needs {tensor.dtype}"
+            raise BadInput(f"{_subject(path)}: {kinds}".replace("torch.", ""))
+    model.load_state_dict(found)  # copies in place, so views into a flat vector stay views
+
+
+def _read(path: str | Path) -> dict[str, Tensor]:
+    file = Path(path).expanduser()
+    try:
+        file.open("rb").close()  # says what is wrong with a path; the reader itself does not
+        return load_file(file)
+    except OSError as error:
+        raise unreadable(_subject(path), error) from error
+    except SafetensorError as error:
+        reason = " ".join(str(error).split())
+        allowed = "needs one such as a run's model.safetensors"
+        raise BadInput(f"{_subject(path)}: not a safetensors file ({reason}); {allowed}") from error
+
+
+def _subject(path: str | Path) -> str:
+    return f"model.weights={path}"
+
+
+def _shorten(names: list[str]) -> str:
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _sizes(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a single number"
+
+
+def image_size(model: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
+    """Height, width and channels of an example, which must be an image of at least `least` pixels a side."""
+    needed = f"needs images of at least {least}x{least} pixels"
+    got = "x".join(map(str, shape))
+    if len(shape) != 3:
+        got = f"an example of this data is {got} numbers"
+        raise bad_value("model", model, f"{needed}, {got}; linear and mlp take any")
+    height, width, channels = shape
+    if min(height, width) < least:
+        raise bad_value("model", model, f"{needed}, this data's are {got}; linear and mlp take any")
+    return height, width, channels
