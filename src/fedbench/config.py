@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,6 +99,13 @@ class Config:
 
 GROUPS = ("data", "model", "partition", "logger")
 SLOTS = ("name", "weights", "aggregate", "server_opt", "local", "pooled", "scoring", "modifiers", "allow_adaptive")
+SECTIONS = {
+    "client": ClientSettings,
+    "server": ServerSettings,
+    "eval": EvalSettings,
+    "checkpoint": CheckpointSettings,
+    "runtime": RuntimeSettings,
+}
 KINDS = {"int": "an integer", "Integer": "an integer", "float": "a number", "Float": "a number", "bool": "true or false"}
 
 
@@ -107,6 +113,9 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     """Type-check and range-check what Hydra composed. Raises BadInput with one line."""
     _check_short_names(composed)
     OmegaConf.resolve(composed)
+    for section in SECTIONS:
+        allowed = f"it is a section with keys of its own, such as {section}.{next(iter(SECTIONS[section].__annotations__))}"
+        require(OmegaConf.is_dict(composed.get(section, {})), section, composed.get(section), allowed)
     scalars_node = OmegaConf.masked_copy(composed, [k for k in composed if k not in (*GROUPS, "algo")])
     scalars = _typed(Scalars, scalars_node, "")
     check_scalars(scalars)
@@ -161,10 +170,7 @@ def _typed(schema: type, node: DictConfig, prefix: str) -> Any:
     except OmegaConfBaseException as error:
         key = str(error.full_key or error.key or "")
         reason = str(error.msg or error).splitlines()[0]
-        kinds = [words for name, words in KINDS.items() if name in reason.split("type")[-1] or f"to {name}" in reason]
-        section = re.search(r"is not a subclass of (\w+)\. value: (.*)", reason)
-        if section:
-            raise BadInput(f"{prefix}={section.group(2)}: this is a section with keys of its own, not a value") from None
+        kinds = [words for name, words in KINDS.items() if name in reason.split("type")[-1] or f"to {name}" in reason or f"valid {name}" in reason]
         allowed = f"{kinds[0]} is allowed" if kinds else reason
         raise BadInput(f"{prefix}{key}={OmegaConf.select(node, key)}: {allowed}") from None
 
@@ -206,6 +212,7 @@ def check_scalars(scalars: Scalars) -> None:
     }
     for key, value in at_least_one.items():
         require(value is None or value >= 1, key, value, "an integer of at least 1 is allowed")
+    require(bool(scalars.results), "results", scalars.results, "the path of a folder is allowed")
     require(0 <= scalars.seed < 2**63, "seed", scalars.seed, "an integer from 0 to 2^63 - 1 is allowed")
     size = client.batch_size
     whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1

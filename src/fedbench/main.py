@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import numpy as np
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -28,6 +29,7 @@ from fedbench.flat import FlatModel
 from fedbench.interrupt import Interrupted, StopRequest
 from fedbench.models.base import Model
 from fedbench.parallel import Group, join_torchrun, launch, under_torchrun
+from fedbench.partitions.base import Split
 from fedbench.partitions.measures import heterogeneity, partition_hash
 from fedbench.recorder import Recorder
 from fedbench.runs import RunFolder, identity, label, run_id, source_commit, versions
@@ -43,11 +45,16 @@ class Parts:
     config: Config
     device: str
     data: Dataset
-    shards: list[Any]
+    split: Split
     model: Model
     algorithm: Algorithm
     folder: RunFolder
     id: str
+
+    @property
+    def shards(self) -> list[np.ndarray]:
+        """The training indices of every client."""
+        return self.split.parts
 
 
 def build_parts(config: Config) -> Parts:
@@ -55,9 +62,9 @@ def build_parts(config: Config) -> Parts:
     device = pick_device(scalars.runtime.device)
     algorithm = build(config.algo, scalars.client, scalars.server.weights)
     data = config.data.load(scalars.seed)
-    shards = config.partition.split(data.train_y, data.classes, scalars.seed)
-    allowed = f"at most the {len(shards)} clients of the partition are allowed"
-    require(scalars.cohort is None or scalars.cohort <= len(shards), "cohort", scalars.cohort, allowed)
+    split = config.partition.draw(data.train_y, data.classes, scalars.seed)
+    allowed = f"at most the {len(split.parts)} clients of the partition are allowed"
+    require(scalars.cohort is None or scalars.cohort <= len(split.parts), "cohort", scalars.cohort, allowed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(scalars.seed, "initial weights"))
         model = config.model.build(data.shape, data.classes)
@@ -66,7 +73,7 @@ def build_parts(config: Config) -> Parts:
     algorithm.bind(FlatModel(model))  # refuses selections that this model does not have
     number = run_id(identity(config, algorithm, device))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
-    return Parts(config, device, data, shards, model, algorithm, folder, number)
+    return Parts(config, device, data, split, model, algorithm, folder, number)
 
 
 def pick_device(asked: str) -> str:
@@ -186,6 +193,7 @@ def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time:
         "stamps": parts.algorithm.stamps,
         "data": {"name": data.name, "source": data.source, "note": data.note, "fingerprint": data.fingerprint()},
         "partition_hash": partition_hash(parts.shards),
+        "partition": {"draws": parts.split.tries, "moved_to_reach_min_samples": parts.split.moved},
         "heterogeneity": heterogeneity(data.train_y, data.classes, parts.shards),
         "parameters": federation.model.size,
         "scale": scalars.scale,
@@ -214,7 +222,9 @@ def report(parts: Parts, skipped: bool) -> None:
         print(f"diverged in round {summary['diverged']['round']}: {summary['diverged']['cause']}")
     else:
         best, final = 100 * summary["best_accuracy"], 100 * summary["final_accuracy"]
-        print(f"accuracy: final {final:.2f} %, best {best:.2f} % (round {summary['best_round']}), scored: {summary['scoring']}")
+        note = f" on a {summary['data']['note']}" if summary["data"]["source"] == "synthetic" else ""
+        print(f"accuracy{note}: final {final:.2f} %, best {best:.2f} % (round {summary['best_round']})", end="")
+        print(f", scored: {summary['scoring']}")
     print(f"run: {parts.folder.path}", flush=True)
 
 
@@ -253,6 +263,8 @@ def main() -> None:
     """`fedbench ...`: see `fedbench --help`."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become one line
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU must not spoil the fork
+    sweeps = [word for word in sys.argv[1:] if word in ("-m", "--multirun")]  # Hydra wants them in front
+    sys.argv[1:] = sweeps + [word for word in sys.argv[1:] if word not in sweeps]
     try:
         hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)()
     except messages.CONFIGURATION_ERRORS as error:

@@ -21,6 +21,9 @@ def explain(error: Exception, arguments: list[str]) -> str:
     text = str(error)
     if isinstance(error, OverrideParseException):
         return f"cannot read '{error.override}': write key=value"
+    sweep = re.search(r"Ambiguous value for argument '([^']+)'", text)
+    if sweep:
+        return f"{sweep.group(1)}: several values are a sweep, which --multirun (or -m) asks for"
     missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
     if missing and isinstance(error, HydraException | MissingConfigException):
         return _missing_choice(missing.group(1))
@@ -45,10 +48,10 @@ def _unknown_key(key: str, arguments: list[str]) -> str:
         return f"unknown key '{key}': it needs modifier=[{modifier.group(1)}]"
     known = known_keys(arguments)
     parent, _, last = key.rpartition(".")
-    siblings = [name for name in known if name.rpartition(".")[0] == parent]
-    hint = nearest(key, siblings or known)
-    section = f"{parent}." if parent else ""
-    return f"unknown key '{key}': " + (hint if hint.startswith("did you") else hint.replace(section, ""))
+    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == parent]
+    if not siblings:
+        return f"unknown key '{key}': {nearest(key, known)}"
+    return f"unknown key '{key}': " + nearest(last, siblings).replace("mean '", f"mean '{parent}." if parent else "mean '")
 
 
 def known_keys(arguments: list[str]) -> list[str]:

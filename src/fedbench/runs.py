@@ -65,7 +65,8 @@ def label(config: Config) -> str:
     split = names["partition"] + (f"{share:g}" if share != "" else "")
     own = _own_modifiers(names["algo"])
     added = [name for name in config.algo["modifiers"] if name not in own]
-    return "-".join([names["data"], names["model"], split, "+".join([names["algo"], *added])])
+    data = names["data"] + ("-synthetic" if getattr(config.data, "source", "real") == "synthetic" else "")
+    return "-".join([data, names["model"], split, "+".join([names["algo"], *added])])
 
 
 def _own_modifiers(algo: str) -> list[str]:

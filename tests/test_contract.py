@@ -1,0 +1,306 @@
+"""The command line that other tools rely on: exit status, files, keys, the last line, skipping and forcing."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from fedbench.config import config_folder
+
+QUICK = ("rounds=2", "client.epochs=1", "partition.clients=4", "runtime.workers=1")
+
+
+def summary(folder: Path) -> dict:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "metrics.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_leaves_the_promised_files(fedbench):
+    run = fedbench(*QUICK)
+    assert run.status == 0
+    files = {"config.yaml", "metrics.csv", "summary.json", "model.safetensors", "predictions.npz", "partition.json"}
+    assert {file.name for file in run.folder.iterdir()} == files | {"partition.png"}
+    assert run.folder.parts[:2] == ("results", "runs")
+    facts = summary(run.folder)
+    wanted = {"status", "best_accuracy", "best_round", "final_accuracy", "digest", "partition_hash", "versions", "wall_time"}
+    assert wanted <= facts.keys()
+    assert facts["status"] == "finished"
+    assert {"label_divergence", "size_gini"} <= facts["heterogeneity"].keys()
+    names = list(rows(run.folder)[0])
+    assert names[:7] == ["round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds"]
+    assert [row["round"] for row in rows(run.folder)] == ["1", "2"]
+    assert (run.folder / "partition.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_numbers_in_the_files_agree(fedbench):
+    run = fedbench(*QUICK, "rounds=4")
+    facts, table = summary(run.folder), rows(run.folder)
+    accuracies = [float(row["test_accuracy"]) for row in table]
+    assert facts["final_accuracy"] == accuracies[-1]
+    assert facts["best_accuracy"] == max(accuracies)
+    assert accuracies[facts["best_round"] - 1] == max(accuracies)
+    with np.load(run.folder / "predictions.npz") as stored:
+        labels = stored["labels"]
+        assert (stored["final"] == labels).mean() == pytest.approx(accuracies[-1])
+        assert (stored["best"] == labels).mean() == pytest.approx(max(accuracies))
+        assert int(stored["best_round"]) == facts["best_round"]
+    parts = json.loads((run.folder / "partition.json").read_text())
+    assert sorted(index for part in parts for index in part) == list(range(1438))
+
+
+def test_the_stored_model_has_the_stored_accuracy(fedbench):
+    """Read the model back with plain PyTorch and score it again."""
+    import small
+    import torch
+
+    run = fedbench(*QUICK, "rounds=3")
+    made = small.build_parts(small.config("data=digits", "logger=none"))
+    made.model.load_state_dict(load_file(run.folder / "model.safetensors"))
+    made.model.eval()
+    x = torch.from_numpy(made.data.test_x)
+    predicted = made.model(x.permute(0, 3, 1, 2)).argmax(dim=1).numpy()
+    assert (predicted == made.data.test_y).mean() == pytest.approx(summary(run.folder)["final_accuracy"])
+
+
+def test_a_finished_run_is_skipped_and_force_repeats_it(fedbench):
+    first = fedbench(*QUICK)
+    stamp = (first.folder / "summary.json").stat().st_mtime_ns
+    second = fedbench(*QUICK, "runtime.workers=2")
+    assert second.status == 0
+    assert second.folder == first.folder
+    assert "finished already" in second.out
+    assert (first.folder / "summary.json").stat().st_mtime_ns == stamp
+    digest = summary(first.folder)["digest"]
+    forced = fedbench(*QUICK, "force=true")
+    assert forced.folder == first.folder
+    assert (first.folder / "summary.json").stat().st_mtime_ns != stamp
+    assert summary(first.folder)["digest"] == digest
+
+
+def test_a_second_process_waits_for_the_first(fedbench, monkeypatch):
+    run = fedbench(*QUICK)
+    lock = run.folder.parent / f".{run.folder.name}.lock"
+    held = os.open(lock, os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    release = threading.Timer(1.5, lambda: os.close(held))
+    release.start()
+    started = time.monotonic()
+    again = fedbench(*QUICK)
+    assert time.monotonic() - started > 1.0
+    assert "waiting for it" in again.out
+    assert again.status == 0
+
+
+def test_a_sweep_runs_every_combination_and_goes_on_after_a_bad_one(fedbench):
+    run = fedbench("-m", *QUICK, "rounds=1", "seed=0,1", "client.lr=0.1,-1")
+    assert run.status == 2
+    assert run.out.count("run: ") == 2
+    assert run.err.count("client.lr=-1") == 2
+    assert len(list(Path("results/runs").glob("*/*/summary.json"))) == 2
+
+
+def test_diverged_is_a_result(fedbench):
+    run = fedbench(*QUICK, "client.lr=1e18", "rounds=5")
+    assert run.status == 0
+    facts = summary(run.folder)
+    assert facts["status"] == "diverged"
+    assert facts["diverged"]["round"] == 1
+    assert facts["final_accuracy"] is None
+    assert facts["best_accuracy"] is None
+    assert "diverged in round 1: training loss" in run.out
+    assert rows(run.folder) == []
+    assert fedbench(*QUICK, "client.lr=1e18", "rounds=5").out.count("diverged in round 1") == 1
+
+
+def test_eval_every_still_scores_the_last_round(fedbench):
+    run = fedbench(*QUICK, "rounds=5", "eval.every=2")
+    assert [row["round"] for row in rows(run.folder)] == ["2", "4", "5"]
+
+
+def test_a_partition_file_and_given_weights(fedbench):
+    first = fedbench(*QUICK)
+    again = fedbench(*QUICK, "partition=file", f"partition.path={first.folder}/partition.json", "~partition.clients")
+    assert again.status == 0, again.err
+    assert summary(again.folder)["digest"] == summary(first.folder)["digest"]
+    assert summary(again.folder)["partition_hash"] == summary(first.folder)["partition_hash"]
+    weights = fedbench(*QUICK, f"model.weights={first.folder}/model.safetensors")
+    assert weights.status == 0, weights.err
+    assert summary(weights.folder)["digest"] != summary(first.folder)["digest"]
+    assert float(rows(weights.folder)[0]["train_loss"]) < float(rows(first.folder)[0]["train_loss"])
+
+
+def test_files_enter_the_identity_by_content(fedbench, tmp_path):
+    first = fedbench(*QUICK)
+    content = load_file(first.folder / "model.safetensors")
+    ids = []
+    for name, change in (("a", 0.0), ("b", 0.0), ("c", 0.5)):
+        save_file({key: value + change for key, value in content.items()}, tmp_path / f"{name}.safetensors")
+        ids.append(fedbench(*QUICK, f"model.weights={name}.safetensors").folder.name)
+    assert ids[0] == ids[1] != ids[2]
+
+
+SAME = ("runtime.workers=2", "runtime.timeout=99", "checkpoint.every=3", "results=elsewhere", "algo.allow_adaptive=true",
+        "client.lr_decay.every=7", "scale=paper", "data.root=elsewhere", "server.weights=samples")
+OTHER = ("rounds=3", "seed=1", "cohort=2", "client.epochs=2", "client.steps=3", "client.batch_size=16", "client.lr=0.2",
+         "client.optimizer=adam", "client.momentum=0.5", "client.weight_decay=0.1", "client.lr_decay.factor=0.5",
+         "server.lr=0.5", "server.weights=uniform", "eval.every=2", "eval.batch_size=100", "partition.alpha=0.1",
+         "partition.clients=5", "data.subset=500", "model.hidden=[8,8]", "algo=fedprox", "modifier=[pvr]",
+         "runtime.threads=2", "partition=iid")
+
+
+def test_the_run_id_changes_exactly_when_the_numbers_can():
+    import small
+
+    base = ("data=digits", "logger=none", *QUICK)
+    first = small.build_parts(small.config(*base)).id
+    assert {word: small.build_parts(small.config(*base, word)).id == first for word in SAME} == dict.fromkeys(SAME, True)
+    ids = [small.build_parts(small.config(*base, word)).id for word in OTHER]
+    assert len({first, *ids}) == len(OTHER) + 1
+
+
+BAD = {
+    "rouns=3": "unknown key 'rouns': did you mean 'rounds'?",
+    "client.epoch=3": "unknown key 'client.epoch': did you mean 'client.epochs'?",
+    "+foo=3": "unknown key 'foo'",
+    "+algo.foo=3": "unknown key 'algo.foo'",
+    "+partition.beta=1": "unknown key 'partition.beta': choose from alpha, clients, min_samples",
+    "algo.mu=3": "unknown key 'algo.mu'",
+    "algo.modifiers.pvr.layers=1": "it needs modifier=[pvr]",
+    "algo=fedav": "algo=fedav: did you mean 'fedavg'?",
+    "algo=zzz": "algo=zzz: choose from centralized, fedavg",
+    "modifier=[prux]": "modifier=prux: did you mean 'prox'?",
+    "experiment=nope": "experiment=nope: choose from",
+    "rounds=abc": "rounds=abc: an integer is allowed",
+    "rounds=0": "rounds=0: an integer of at least 1 is allowed",
+    "rounds=null": "rounds=None: an integer is allowed",
+    "rounds=[": "cannot read 'rounds=['",
+    "rounds": "cannot read 'rounds'",
+    "seed=-1": "seed=-1: an integer from 0",
+    "cohort=0": "cohort=0: an integer of at least 1",
+    "cohort=5": "cohort=5: at most the 4 clients",
+    "client=3": "client=3: it is a section with keys of its own",
+    "client.batch_size=0": "client.batch_size=0: an integer of at least 1, or `full`",
+    "client.batch_size=half": "client.batch_size=half: an integer of at least 1, or `full`",
+    "client.batch_size=1.5": "client.batch_size=1.5: an integer of at least 1, or `full`",
+    "client.lr=-0.1": "client.lr=-0.1: a finite number above 0",
+    "client.lr=inf": "client.lr=inf: a finite number above 0",
+    "client.lr_decay.factor=0": "client.lr_decay.factor=0.0: a finite number above 0",
+    "client.momentum=1": "client.momentum=1.0: a number from 0 to below 1",
+    "client.weight_decay=-1": "client.weight_decay=-1.0: a finite number of at least 0",
+    "client.nesterov=true": "client.nesterov=True: Nesterov needs client.momentum",
+    "client.optimizer=sdg": "client.optimizer=sdg: did you mean 'sgd'?",
+    "server.weights=sample": "server.weights=sample: did you mean 'samples'?",
+    "partition.alpha=0": "partition.alpha=0",
+    "partition.clients=0": "partition.clients=0",
+    "partition.clients=2000": "partition.clients=2000: from 1 to 1438",
+    "partition.min_samples=1000": "partition.min_samples=1000",
+    "partition=labels partition.per_client=11": "partition.per_client=11",
+    "partition=file": "partition.path",
+    "partition=file partition.path=nowhere.json": "partition.path=nowhere.json",
+    "data=npz": "data.path",
+    "data=npz data.path=nowhere.npz": "data.path=nowhere.npz: no such file",
+    "data=mnist": "data.download=true",
+    "data.subset=0": "data.subset=0",
+    "data.subset=5000": "data.subset=5000",
+    "data.source=fake": "data.source=fake",
+    "model=lenet": "model=lenet: needs images of at least 12x12",
+    "model.hidden=[1]": "model.hidden=[1]",
+    "model.weights=nowhere": "model.weights=nowhere: no such file",
+    "runtime.device=cuda": "runtime.device=cuda: there is no CUDA device here",
+    "runtime.workers=0": "runtime.workers=0: an integer of at least 1",
+    "algo=fedprox algo.mu=-1": "algo.mu=-1.0: a number of at least 0",
+    "algo=fedprox algo.mu=x": "algo.mu=x: a number is allowed",
+    "algo=fedavgm algo.momentum=1": "algo.momentum=1.0: a number from 0 to below 1",
+    "algo=fedavgm algo.variant=heavy": "algo.variant=heavy: did you mean 'heavy-ball'?",
+    "algo=fedbn algo.scoring=mean": "algo.scoring=mean: did you mean 'mean_acc'?",
+    "algo=scaffold client.optimizer=adam": "algo.allow_adaptive=true runs it all the same",
+    "algo=fednova client.optimizer=adam": "fednova reads a mean gradient off the local path",
+    "algo=scaffold modifier=[pvr]": "the same correction as 'control_variate'",
+    "modifier=[pvr] algo.modifiers.pvr.layers=4": "the model has 3 layers",
+    "algo=fedavg,scaffold": "--multirun",
+    "results=": "results",
+    "force=maybe": "force=maybe: true or false is allowed",
+    "scale=huge": "scale=huge: choose from laptop, paper, smoke",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_one_line_and_status_2(fedbench, words):
+    if words == "runtime.device=cuda" and __import__("torch").cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    run = fedbench(*QUICK, *words.split())
+    assert run.status == 2, run.out + run.err
+    assert len(run.err.strip().splitlines()) == 1, run.err
+    assert run.err.startswith("fedbench: ")
+    assert BAD[words] in run.err
+    assert run.out == ""
+    assert list(Path().iterdir()) == []
+
+
+def test_an_adaptive_run_on_request_is_stamped(fedbench):
+    run = fedbench(*QUICK, "algo=scaffold", "client.optimizer=adam", "client.lr=0.001", "algo.allow_adaptive=true")
+    assert run.status == 0, run.err
+    assert "adaptive client optimizer (adam)" in summary(run.folder)["stamps"][0]
+    assert "note: adaptive client optimizer" in run.out
+
+
+def test_help_explains_groups_and_scalars(fedbench):
+    run = fedbench("--help")
+    assert run.status == 0
+    for group in (folder.name for folder in config_folder().iterdir() if folder.is_dir() and folder.name != "hydra"):
+        assert group in run.out
+    scalars = yaml.safe_load((config_folder() / "config.yaml").read_text())
+    for section in ("client", "server", "eval", "checkpoint"):
+        for key in scalars[section]:
+            assert f"{section}.{key}" in run.out
+
+
+def test_a_stand_in_is_marked_everywhere(fedbench):
+    run = fedbench("data=mnist", "scale=smoke", *QUICK)
+    assert run.status == 0, run.err
+    assert "synthetic" in str(run.folder)
+    assert "data: mnist (synthetic stand-in for mnist" in run.out
+    assert "accuracy on a synthetic stand-in for mnist" in run.out
+    facts = summary(run.folder)
+    assert facts["data"]["source"] == "synthetic"
+    assert facts["scale"] == "smoke"
+
+
+def test_personal_models_say_how_they_are_scored(fedbench):
+    setting = (*QUICK, "data=mnist", "data.source=synthetic", "data.subset=200", "model=lenet", "model.batch_norm=true")
+    for algo, scoring in (("fedbn", "per_client"), ("fedbn", "avg_bn"), ("fedbn", "mean_acc"), ("local", "mean_acc")):
+        run = fedbench(*setting, f"algo={algo}", f"algo.scoring={scoring}")
+        assert run.status == 0, run.err
+        assert summary(run.folder)["scoring"] == scoring
+        with np.load(run.folder / "predictions.npz") as stored:
+            assert stored["final"].shape == ((100,) if scoring == "avg_bn" else (4, 100))
+            if scoring == "mean_acc":
+                accuracy = (stored["final"] == stored["labels"]).mean()
+                assert accuracy == pytest.approx(summary(run.folder)["final_accuracy"])
+        with safe_open(run.folder / "model.safetensors", framework="pt") as stored:
+            assert "weighted mean" in stored.metadata()["note"]
+
+
+def test_an_npz_of_vectors_of_ones_own(fedbench, tmp_path):
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 3, 120)
+    x = draw.normal(size=(120, 5)) + 3 * np.eye(3)[labels] @ draw.normal(size=(3, 5))
+    np.savez(tmp_path / "own.npz", x_train=x[:90], y_train=labels[:90], x_test=x[90:], y_test=labels[90:])
+    run = fedbench("data=npz", "data.path=own.npz", "model=linear", *QUICK, "rounds=10", "client.batch_size=full")
+    assert run.status == 0, run.err
+    assert summary(run.folder)["final_accuracy"] > 0.7

@@ -1,0 +1,68 @@
+"""Every file of conf/ composes, type-checks and opens with a comment: a new preset is tested by existing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import small
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from fedbench.algorithms.build import build
+from fedbench.config import config_folder
+
+FILES = sorted(file.relative_to(config_folder()) for file in config_folder().rglob("*.yaml"))
+CHOICES = [file for file in FILES if len(file.parts) > 1 and file.parts[0] not in ("hydra", "experiment")]
+EXPERIMENTS = [file for file in FILES if file.parts[0] == "experiment"]
+
+
+def word(file: Path) -> str:
+    group, name = file.parts[0], str(Path(*file.parts[1:]).with_suffix(""))
+    return f"{group}=[{name}]" if group == "modifier" else f"{group}={name}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_it_opens_with_a_comment(file):
+    first = (config_folder() / file).read_text().splitlines()
+    assert first[0].startswith("# ")
+    if first[0].startswith("# @package"):
+        assert first[1].startswith("# ")
+
+
+@pytest.mark.parametrize("file", CHOICES, ids=str)
+def test_it_composes_and_type_checks(file):
+    extra = ["data=mnist"] if file.parts[0] == "scale" else []
+    config = small.config(*extra, word(file))
+    algorithm = build(config.algo, config.scalars.client, config.scalars.server.weights)
+    assert algorithm.weights in ("samples", "uniform")
+    if file.parts[0] == "algo":
+        assert algorithm.name == file.stem
+    if file.parts[0] in ("data", "model", "partition", "logger"):
+        stored = yaml.safe_load((config_folder() / file).read_text())
+        settings = getattr(config, file.parts[0])
+        assert set(stored) - {"_target_", "defaults"} == set(vars(settings)), "fields of the file and of the class differ"
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=str)
+def test_an_experiment_names_its_command_and_every_job_type_checks(file):
+    name = str(Path(*file.parts[1:]).with_suffix(""))
+    assert f"# fedbench experiment={name}" in (config_folder() / file).read_text()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        composed = compose("config", overrides=[f"experiment={name}"], return_hydra_config=True)
+    assert composed.hydra.mode.name == "MULTIRUN"
+    for key, values in composed.hydra.sweeper.params.items():
+        for value in str(values).split(","):
+            small.config(f"experiment={name}", f"{key}={value}")
+
+
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [("digits", "mlp"), ("mnist", "lenet"), ("fmnist", "lenet"), ("cifar10", "cnn5"), ("cifar100", "cnn5")],
+)
+def test_a_dataset_picks_its_model_and_yields_to_the_command_line(data, model):
+    assert small.config(f"data={data}").names["model"] == model
+    assert small.config(f"data={data}", "model=linear").names["model"] == "linear"
+    assert small.config("model=linear", f"data={data}").names["model"] == "linear"
