@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 import torch
 
@@ -23,8 +24,9 @@ PLAIN = ("model=mlp", "model.hidden=[16,8]")
 def config(*overrides: str) -> Config:
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        names = compose("config", overrides=list(overrides), return_hydra_config=True).hydra.runtime.choices
-        return check(compose("config", overrides=list(overrides)), dict(names))
+        composed = compose("config", overrides=list(overrides), return_hydra_config=True)
+    names = dict(composed.hydra.runtime.choices)
+    return check(OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"]), names)
 
 
 def parts(*overrides: str) -> Parts:

@@ -1,0 +1,106 @@
+"""W&B mirrors the run folder: the offline file is read back and compared with it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from fedbench.tracking import Wandb, has_credentials
+
+QUICK = ("rounds=3", "client.epochs=1", "partition.clients=4", "runtime.workers=2")
+BLOCK = 32768  # the file is a LevelDB log: blocks of records, each with checksum, length and type
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch, tmp_path):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def read_records(path: Path) -> list:
+    from wandb.proto import wandb_internal_pb2
+
+    content, position, pieces, records = path.read_bytes(), 7, b"", []
+    assert content[:4] == b":W&B"
+    while position + 7 <= len(content):
+        if BLOCK - position % BLOCK < 7:
+            position += BLOCK - position % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", content[position : position + 7])
+        pieces += content[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(pieces)
+            records.append(record)
+            pieces = b""
+    return records
+
+
+def items(entries) -> dict:
+    return {(entry.key or "/".join(entry.nested_key)): json.loads(entry.value_json) for entry in entries}
+
+
+def test_the_offline_file_holds_config_metrics_summary_and_picture(fedbench):
+    run = fedbench(*QUICK, quiet=False)
+    assert run.status == 0, run.err
+    (file,) = run.folder.glob("wandb/offline-run-*/*.wandb")
+    records = read_records(file)
+    history = [items(record.history.item) for record in records if record.WhichOneof("record_type") == "history"]
+    with open(run.folder / "metrics.csv") as stream:
+        expected = list(csv.DictReader(stream))
+    logged = [row for row in history if "test_accuracy" in row]
+    assert len(logged) == 3
+    for row, wanted in zip(logged, expected, strict=True):
+        assert row["_step"] == int(wanted["round"])
+        for key in ("test_accuracy", "test_loss", "train_loss", "bytes_up"):
+            assert row[key] == pytest.approx(float(wanted[key]))
+    assert any(row.get("partition/_type") == "image-file" for row in history)
+    assert list(run.folder.glob("wandb/offline-run-*/files/media/images/partition*.png"))
+    runs = [record.run for record in records if record.WhichOneof("record_type") == "run"]
+    config = items(runs[0].config.update)
+    assert config["rounds"] == 3
+    assert config["algo"]["name"] == "fedavg"
+    assert runs[0].run_id == run.folder.name
+    summary = {}
+    for record in records:
+        if record.WhichOneof("record_type") == "summary":
+            summary |= items(record.summary.update)
+    assert summary["digest"] == json.loads((run.folder / "summary.json").read_text())["digest"]
+
+
+def test_logging_does_not_change_the_numbers_and_none_writes_nothing(fedbench):
+    logged = fedbench(*QUICK, quiet=False)
+    silent = fedbench(*QUICK, "results=silent")
+    digests = [json.loads((run.folder / "summary.json").read_text())["digest"] for run in (logged, silent)]
+    assert digests[0] == digests[1]
+    assert logged.folder.name == silent.folder.name
+    assert not (silent.folder / "wandb").exists()
+
+
+@pytest.mark.parametrize("place", ["environment", "netrc", "nowhere"])
+def test_credentials_are_found_where_wandb_looks(monkeypatch, tmp_path, place):
+    if place == "environment":
+        monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    elif place == "netrc":
+        (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password " + "x" * 40)
+        (tmp_path / ".netrc").chmod(0o600)
+    assert has_credentials() == (place != "nowhere")
+
+
+@pytest.mark.parametrize(("key", "expected"), [(True, "online"), (False, "offline")])
+def test_online_with_credentials_and_offline_without(monkeypatch, tmp_path, key, expected):
+    import fedbench.tracking as tracking
+
+    seen = {}
+    monkeypatch.setattr(tracking, "_WandbTracker", lambda settings, mode, *rest: seen.setdefault("mode", mode))
+    if key:
+        monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    Wandb().start("id", "label", {}, tmp_path)
+    assert seen["mode"] == expected
