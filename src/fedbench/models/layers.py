@@ -1,10 +1,10 @@
 """Layers that compute what PyTorch's own do, up to float32 rounding, in less time on a CPU.
 
-Measured on one thread of an AMD EPYC (AVX2, torch 2.13), a training step of the whole network, as a share
-of the same network of torch.nn layers: LeNet 0.60 (batch 32) and 0.80 (batch 10), cnn_bn 0.58 (batch 64);
-evaluation of 500 images 0.53. Without this file channels_last alone gives 0.77, 0.84 and 0.88. Each part
-names its own gain. On other devices, and under torch.func (per-example gradients), PyTorch's own operators
-run.
+Measured on one thread of a busy AMD EPYC (AVX2, torch 2.13), interleaved, medians of ratios over several
+runs: a training step as a share of the same network of torch.nn layers in the default layout takes 0.59 to
+0.71 (LeNet, batch 32), 0.80 to 0.83 (LeNet, batch 10) and 0.58 to 0.62 (cnn_bn, batch 64), evaluation 0.5 to
+0.6; channels_last alone takes 0.73 to 0.85, 0.81 to 0.86 and 0.87 to 0.89. Each part names its own gain. On
+other devices, and under torch.func (per-example gradients), PyTorch's own operators run.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def pool_relu(x: Tensor) -> Tensor:
 
     ReLU keeps order, so the maximum commutes with it. Where the maximum is positive, the same entry is the
     first largest in both orders and gets the gradient; elsewhere ReLU's gradient is 0. This order has a
-    quarter of the ReLU's work and memory: LeNet's step takes 0.86 (batch 32) and 0.95 (batch 10) of its
-    time.
+    quarter of the ReLU's work and memory: LeNet's step takes 0.86 to 0.96 of its time (batch 32; the more
+    the allocator has to ask for pages, the less) and 0.95 (batch 10), cnn_bn's is the same within noise.
     """
     return functional.relu(functional.max_pool2d(x, 2), inplace=True)
 
