@@ -1,7 +1,7 @@
 """Measure the engine against a bare PyTorch loop: `make bench`, or `python scripts/bench.py W1 --repeats 9`.
 
-Both run in the same processes, turn and turn about, so that a noisy machine disturbs them alike; only ratios of
-medians are judged. The bare loop is what one would write without any federated code: the same network in PyTorch's
+Both run turn and turn about, each in processes of its own, so that a noisy machine disturbs them alike; only
+ratios of medians are judged. The bare loop is what one would write without any federated code: the same network in PyTorch's
 default memory layout, the same data, the same number of steps and the same evaluation, as many processes as workers,
 one thread each, each doing its share.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import statistics
 import subprocess
@@ -31,7 +32,7 @@ from fedbench.data.base import Dataset
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
 from fedbench.models.cnn import CnnBn, LeNet
-from fedbench.parallel import Group, launch
+from fedbench.parallel import Group, launch, settle
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,13 @@ class Workload:
     epochs: int
     cohort: int | None
     test: int  # images evaluated a round
+    times: int = 1  # repeats are multiplied by this: short rounds need more
 
 
 WORKLOADS = [
     Workload("W1", "LeNet-5, 10 clients x 1,000 images 28x28, batch 32, 2 epochs, 2,000 test images", 0.90, "lenet", (28, 28, 1), 10, 1000, 32, 2, None, 2000),
     Workload("W2", "cnn_bn, 10 clients x 300 images 32x32x3, batch 64, 1 epoch", 0.85, "cnn_bn", (32, 32, 3), 10, 300, 64, 1, None, 0),
-    Workload("W3", "LeNet-5, 500 clients x 20 images 28x28, 50 a round, batch 10", 1.10, "lenet", (28, 28, 1), 500, 20, 10, 1, 50, 0),
+    Workload("W3", "LeNet-5, 500 clients x 20 images 28x28, 50 a round, batch 10", 1.10, "lenet", (28, 28, 1), 500, 20, 10, 1, 50, 0, 8),
 ]
 START_LIMIT = 1.5
 IMPORTS = """
@@ -140,22 +142,37 @@ class Bare:
                     self.module(piece).argmax(dim=1)
 
 
-def measure(group: Group, load: Workload, data: Dataset, repeats: int, output: Path) -> None:
-    """Alternate a bare round and an engine round; the leader writes the times."""
-    torch.set_num_threads(1)
-    bare, federation = Bare(load, data, group), make_federation(load, data, group)
-    rounds = federation.rounds()
-    times: dict[str, list[float]] = {"bare": [], "engine": []}
-    inner = 5 if load.name == "W3" else 1  # short rounds are timed several at a time
+class Turns:
+    """Lets two sets of processes work turn and turn about: a number in shared memory that both sets watch."""
+
+    def __init__(self) -> None:
+        self.number = torch.frombuffer(mmap.mmap(-1, 8), dtype=torch.int64)
+
+    def wait(self, number: int) -> None:
+        while int(self.number) < number:
+            time.sleep(0.0005)
+
+
+def measure(group: Group, name: str, load: Workload, data: Dataset, repeats: int, turns: Turns, output: Path) -> None:
+    """What every process of one set does: its rounds in its turns; the leader writes the times."""
+    if name == "bare":
+        torch.set_num_threads(1)
+        work = Bare(load, data, group).round
+    else:
+        settle(1)
+        rounds = make_federation(load, data, group).rounds()
+        work = lambda: next(rounds)  # noqa: E731
+    times = []
     for repeat in range(repeats + 1):
-        for name, work in (("bare", bare.round), ("engine", lambda: next(rounds))):
-            group.barrier()
-            started = time.perf_counter()
-            for _ in range(inner):
-                work()
-            group.barrier()
-            if repeat:  # the first one warms up
-                times[name].append((time.perf_counter() - started) / inner)
+        turns.wait(2 * repeat + (name == "engine"))
+        group.barrier()
+        started = time.perf_counter()
+        work()
+        group.barrier()
+        if repeat:  # the first one warms up
+            times.append(time.perf_counter() - started)
+        if group.leader:
+            turns.number += 1
     if group.leader:
         output.write_text(json.dumps(times))
 
@@ -167,12 +184,17 @@ def judge(name: str, what: str, ratio: float, limit: float, detail: str) -> bool
 
 
 def bench_workload(load: Workload, repeats: int, workers: int) -> bool:
-    data = random_data(load, load.clients * load.images)
+    repeats *= load.times
+    data, turns = random_data(load, load.clients * load.images), Turns()
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "times"
-        launch(lambda group: measure(group, load, data, repeats, output), workers, 600)
-        times = json.loads(output.read_text())
-    bare, engine = statistics.median(times["bare"]), statistics.median(times["engine"])
+        files = {name: Path(folder) / name for name in ("bare", "engine")}
+        pid = os.fork()  # each set has processes of its own: they share nothing but the turns
+        name = "engine" if pid else "bare"
+        launch(lambda group: measure(group, name, load, data, repeats, turns, files[name]), workers, 600)
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        bare, engine = (statistics.median(json.loads(files[name].read_text())) for name in ("bare", "engine"))
     detail = f"round {1000 * engine:.0f} ms against {1000 * bare:.0f} ms, {workers} workers, {repeats} repeats"
     return judge(load.name, load.what, engine / bare, load.limit, detail)
 

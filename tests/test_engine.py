@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedbench.batches import Sampler
 from fedbench.errors import BadInput
+from fedbench.exchange import Exchange
 from fedbench.flat import FlatModel, digest
 from fedbench.parallel import Group, balance
 
@@ -124,12 +125,19 @@ def test_balance(loads, ranks):
     assert max(totals) - min(totals) <= max([max(load, 1) for load in loads], default=0)
 
 
+def weighted_sum(rows, weights):
+    exchange = Exchange(Group(), [0] * len(rows), rows.shape[1], rows.dtype)
+    exchange.mine.copy_(rows)
+    exchange.send()
+    return exchange.weighted_sum(slice(0, rows.shape[1]), weights)
+
+
 def test_weighted_sum_goes_in_pieces(monkeypatch):
     rows, weights = torch.randn(4, 1000, generator=torch.Generator().manual_seed(1)), [0.1, 0.2, 0.3, 0.4]
-    whole = Group().weighted_sum(rows, [0] * 4, weights)
-    monkeypatch.setattr("fedbench.parallel.BLOCK_ELEMENTS", 256)
-    assert torch.allclose(Group().weighted_sum(rows, [0] * 4, weights), whole, atol=1e-6)
-    assert torch.allclose(whole, torch.tensor(weights) @ rows)
+    whole = weighted_sum(rows, weights)
+    monkeypatch.setattr("fedbench.exchange.PIECE_ELEMENTS", 512)
+    assert torch.equal(weighted_sum(rows, weights), whole)
+    assert torch.allclose(whole, torch.tensor(weights) @ rows, atol=1e-6)
 
 
 def test_a_large_cohort_is_taken_in_blocks(monkeypatch):
@@ -154,8 +162,8 @@ def test_no_stray_cpu_tensor(algo, optimizer):
     words = f"algo={algo} client.optimizer={optimizer}".split()
     made = small.federation(*words, *small.BATCH_NORM, device="meta")
     facts = made.plan(0)
-    memories = made.state.receive(facts.cohort[0])
-    trained = made.trainer(facts, 0, made.shards[facts.cohort[0]], memories)
+    before, memories = made.state.receive(facts.cohort[0])
+    trained = made.trainer(facts, 0, made.shards[facts.cohort[0]], before, memories)
     assert trained.local.update.device.type == "meta"
     made.state.remember(facts.cohort[0], trained.finished)
     for memory in made.state.clients.values():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedbench.batches import Examples
 from fedbench.client import Loss
+from fedbench.exchange import gather
 from fedbench.flat import FlatModel
 from fedbench.parallel import Group
 
@@ -46,12 +47,12 @@ class Evaluator:
             predicted, loss = self._forward(piece)
             predictions[row, : len(predicted)] = predicted
             losses[row] = loss
-        predicted = self.group.gather(predictions, owners).flatten()[: len(self.test)]
-        loss = float(self.group.gather(losses, owners).sum()) / len(self.test)
+        predicted = gather(self.group, predictions, owners).flatten()[: len(self.test)]
+        loss = float(gather(self.group, losses, owners).sum()) / len(self.test)
         return Score(self._accuracy(predicted), loss, predicted)
 
     def personal(
-        self, receive: Callable[[int], None], owners: list[int], class_counts: list[Tensor], scoring: str
+        self, receive: Callable[[int], object], owners: list[int], class_counts: list[Tensor], scoring: str
     ) -> Score:
         """Every client's own model, averaged over clients.
 
@@ -73,9 +74,9 @@ class Evaluator:
                 total += float(loss)
             hits = (predictions[row] == self.labels).to(torch.float64)
             results[row, 0], results[row, 1] = hits @ weights, total
-        results = self.group.gather(results, client_owners)
+        results = gather(self.group, results, client_owners)
         spread = float(results[:, 0].std(correction=0))
-        predictions = self.group.gather(predictions, client_owners)
+        predictions = gather(self.group, predictions, client_owners)
         return Score(float(results[:, 0].mean()), float(results[:, 1].mean()), predictions, spread)
 
     def _example_weights(self, counts: Tensor, scoring: str) -> Tensor:

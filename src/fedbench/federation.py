@@ -17,10 +17,14 @@ from fedbench.bookkeeping import Record, Totals, why_diverged
 from fedbench.client import Loss, Trainer
 from fedbench.config import Scalars
 from fedbench.evaluation import Evaluator, Score
+from fedbench.exchange import Exchange, gather
 from fedbench.flat import FlatModel
 from fedbench.parallel import BLOCK_ELEMENTS, Group, balance
 from fedbench.seeding import torch_generator
 from fedbench.state import ExperimentState
+
+
+MOST_ROWS = 2**14  # of a block: a very small model needs no larger one
 
 
 class Federation:
@@ -122,15 +126,18 @@ class Federation:
         factors |= {"update": self.algorithm.aggregate.coefficients(facts), "buffers": facts.weights}
         sums = {name: torch.zeros(span.stop - span.start, dtype=self.state.w.dtype) for name, span in self.columns.items()}
         numbers = []
-        block = max(self.group.size, 4 * BLOCK_ELEMENTS // max(self.row_size, 1))
+        block = max(self.group.size, min(MOST_ROWS, BLOCK_ELEMENTS // max(self.row_size, 1)))
         for start in range(0, len(facts.cohort), block):
             members = range(start, min(start + block, len(facts.cohort)))
             block_owners = [owners[i] for i in members]
-            rows, own_numbers = self._train_mine(facts, [i for i in members if owners[i] == self.group.rank])
+            exchange = Exchange(self.group, block_owners, self.row_size, self.state.w.dtype)
+            mine = [i for i in members if owners[i] == self.group.rank]
+            own_numbers = self._train_mine(facts, mine, exchange.mine)
+            exchange.send()
             for name, span in self.columns.items():
-                block_factors = [factors[name][i] for i in members]
-                sums[name] += self.group.weighted_sum(rows[:, span], block_owners, block_factors)
-            numbers.append(self.group.gather(own_numbers, block_owners))
+                if span.start < span.stop:
+                    sums[name] += exchange.weighted_sum(span, [factors[name][i] for i in members])
+            numbers.append(gather(self.group, own_numbers, block_owners))
         return sums, torch.cat(numbers)
 
     def _row_layout(self) -> dict[str, slice]:
@@ -145,26 +152,23 @@ class Federation:
             self.row_size += size
         return layout
 
-    def _train_mine(self, facts: Round, mine: list[int]) -> tuple[Tensor, Tensor]:
-        """Train this rank's members of the cohort: what each sends, and its numbers for the record."""
-        counters = len(self.model.counters)
-        rows = torch.empty(len(mine), self.row_size, dtype=self.state.w.dtype)
-        numbers = torch.empty(len(mine), 1 + counters + len(self.record_names), dtype=torch.float64)
-        for row, position in enumerate(mine):
+    def _train_mine(self, facts: Round, mine: list[int], rows: Tensor) -> Tensor:
+        """Train this rank's members of the cohort; fills what each sends, returns their numbers for the record."""
+        numbers = torch.empty(len(mine), 1 + len(self.model.counters) + len(self.record_names), dtype=torch.float64)
+        for row, values, position in zip(rows, numbers, mine, strict=True):
             client = facts.cohort[position]
-            memories = self.state.receive(client)
-            trained = self.trainer(facts, position, self.shards[client], memories)
-            rows[row, self.columns["update"]] = self.algorithm.shared.read(trained.local.update).to("cpu")
+            before, memories = self.state.receive(client)
+            trained = self.trainer(facts, position, self.shards[client], before, memories)
+            row[self.columns["update"]] = self.algorithm.shared.read(trained.local.update)
             if not self.algorithm.keeps_buffers:
-                rows[row, self.columns["buffers"]] = self.model.b.to("cpu")
+                row[self.columns["buffers"]] = self.model.b
             for name, left in trained.finished.items():
                 if left.upload is not None:
-                    rows[row, self.columns[name]] = left.upload.to("cpu")
+                    row[self.columns[name]] = left.upload
             recorded = [float(number) for left in trained.finished.values() for number in left.numbers]
-            values = [float(trained.loss), *self.model.counters.tolist(), *recorded]
-            numbers[row] = torch.tensor(values, dtype=torch.float64)
+            values[:] = torch.tensor([float(trained.loss), *self.model.counters.tolist(), *recorded])
             self.state.remember(client, trained.finished)
-        return rows, numbers
+        return numbers
 
     def server_step(self, facts: Round, sums: dict[str, Tensor], numbers: Tensor) -> None:
         state, algorithm = self.state, self.algorithm

@@ -28,7 +28,7 @@ from fedbench.federation import Federation
 from fedbench.flat import FlatModel
 from fedbench.interrupt import Interrupted, StopRequest
 from fedbench.models.base import Model
-from fedbench.parallel import Group, join_torchrun, launch, under_torchrun
+from fedbench.parallel import Group, join_torchrun, launch, settle, under_torchrun
 from fedbench.partitions.base import Split
 from fedbench.partitions.measures import heterogeneity, partition_hash
 from fedbench.recorder import Recorder
@@ -142,7 +142,7 @@ def prepare(parts: Parts, workers: int) -> None:
 def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
     """What every rank does: the federation's rounds, with checkpoints and books around them."""
     started, scalars = time.time(), parts.config.scalars
-    torch.set_num_threads(scalars.runtime.threads)
+    settle(scalars.runtime.threads)
     device = torch.device(parts.device, group.rank % torch.cuda.device_count() if parts.device == "cuda" else None)
     data = parts.data
     shards = [torch.from_numpy(own).to(device) for own in parts.shards]

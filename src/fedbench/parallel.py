@@ -7,11 +7,13 @@ Rows are always in CPU memory, so that several ranks can share one GPU and the r
 
 from __future__ import annotations
 
+import ctypes
+import math
 import mmap
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,76 +22,52 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
-# Elements of a gathered block: 64 MiB of float32. Larger models are gathered in pieces along the parameters.
-BLOCK_ELEMENTS = 2**24
-VECTOR = 64  # pieces end at multiples of this many elements, where a loop over vector registers leaves no rest
+# Rows travel between machines in pieces of this many elements: 64 MiB of float32.
+PIECE_ELEMENTS = 2**24
+# A block of clients is trained before what they send is summed. Its rows have this many elements at most, unless the
+# ranks could not have a client each: 256 MiB of float32, which is also the room in shared memory.
+BLOCK_ELEMENTS = 2**26
 GRACE_SECONDS = 2  # how long the other ranks may take to notice that one has failed, before they are killed
+
+
+class SharedMemory:
+    """Room for what forked ranks exchange, twice.
+
+    Two areas take turns: whoever writes the one again has passed the barrier of the other, which every rank entered
+    after it had read the first. So one barrier an exchange is enough.
+    """
+
+    def __init__(self, elements: int) -> None:
+        self._bytes = 8 * elements  # enough for the widest type
+        # Anonymous and shared with forks; a page costs nothing before it is used.
+        self._area = torch.frombuffer(mmap.mmap(-1, 2 * self._bytes), dtype=torch.uint8)
+        self._second = False
+
+    def next(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor at the same place on every rank, valid until the exchange after the next."""
+        self._second = not self._second
+        start = self._bytes if self._second else 0
+        size = math.prod(shape) * dtype.itemsize
+        return self._area[start : start + size].view(dtype).view(*shape)
 
 
 class Group:
     """The ranks of this run; a single process unless a process group is up."""
 
-    def __init__(self, shared: mmap.mmap | None = None) -> None:
+    def __init__(self, memory: SharedMemory | None = None) -> None:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.size = dist.get_world_size() if dist.is_initialized() else 1
-        self._shared = torch.frombuffer(shared, dtype=torch.uint8) if shared is not None else None
+        self._memory = memory  # of ranks that were forked on this machine
 
     @property
     def leader(self) -> bool:
         return self.rank == 0
 
-    def gather(self, rows: Tensor, owners: list[int]) -> Tensor:
-        """All rows in client order: row i comes from rank owners[i], whose own rows stand in the same order."""
-        return torch.cat([matrix.clone() for matrix in self._pieces(rows, owners)], dim=1)
-
-    def weighted_sum(self, rows: Tensor, owners: list[int], coefficients: list[float]) -> Tensor:
-        """sum_i coefficients[i] * row_i, added up in client order: the same bits for any number of ranks."""
-        sums = []
-        for matrix in self._pieces(rows, owners):
-            total = torch.zeros(matrix.shape[1], dtype=rows.dtype)
-            for row, coefficient in zip(matrix, coefficients, strict=True):
-                total.add_(row, alpha=coefficient)
-            sums.append(total)
-        return torch.cat(sums)
-
-    def _pieces(self, rows: Tensor, owners: list[int]) -> Iterator[Tensor]:
-        """The gathered matrix in pieces along its columns, so that memory stays bounded; each is valid until the next.
-
-        Their width depends only on the number of rows, and vector instructions see the same columns for any number
-        of ranks.
-        """
-        width = max(VECTOR, BLOCK_ELEMENTS // max(len(owners), 1) // VECTOR * VECTOR)
-        for start in range(0, max(rows.shape[1], 1), width):
-            columns = rows[:, start : start + width]
-            if self.size == 1:
-                yield columns
-            elif self._shared is not None and len(owners) * columns.shape[1] * 8 <= len(self._shared):
-                yield self._exchange_in_memory(columns, owners)
-            else:
-                yield self._exchange_by_gloo(columns, owners)
-
-    def _exchange_in_memory(self, rows: Tensor, owners: list[int]) -> Tensor:
-        size = len(owners) * rows.shape[1]
-        matrix = self._shared[: size * rows.element_size()].view(rows.dtype).view(len(owners), rows.shape[1])
-        self.barrier()  # everyone has read what stood here before
-        mine = [position for position, owner in enumerate(owners) if owner == self.rank]
-        for position, row in zip(mine, rows, strict=True):
-            matrix[position] = row
-        self.barrier()
-        return matrix
-
-    def _exchange_by_gloo(self, rows: Tensor, owners: list[int]) -> Tensor:
-        longest = max(owners.count(rank) for rank in range(self.size))
-        padded = rows.new_zeros((longest, rows.shape[1]))
-        padded[: len(rows)] = rows
-        everything = rows.new_empty((self.size * longest, rows.shape[1]))
-        dist.all_gather_single(everything, padded)
-        taken = [0] * self.size
-        order = []
-        for owner in owners:
-            order.append(owner * longest + taken[owner])
-            taken[owner] += 1
-        return everything[torch.tensor(order, dtype=torch.int64)]
+    def shared_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+        """A tensor that every rank sees, valid until the one after the next; None where there is no such memory."""
+        if self.size == 1 or self._memory is None or math.prod(shape) > BLOCK_ELEMENTS:
+            return None
+        return self._memory.next(shape, dtype)
 
     def any(self, flag: bool) -> bool:
         """True on every rank when it is true on one."""
@@ -122,6 +100,22 @@ def balance(loads: list[int], ranks: int) -> list[int]:
     return owners
 
 
+def settle(threads: int) -> None:
+    """What every rank does first: fix its number of threads, and keep the memory that it frees.
+
+    glibc returns freed memory to the kernel and gets it back page by page. Depending on where the heap happens to
+    end, that costs a training step of a small network up to a tenth of its time.
+    """
+    torch.set_num_threads(threads)
+    trim_threshold, mmap_threshold, never = -1, -3, 2**30
+    try:
+        library = ctypes.CDLL("libc.so.6")
+        library.mallopt(trim_threshold, never)
+        library.mallopt(mmap_threshold, never)
+    except (OSError, AttributeError):  # another C library: it has its own ways
+        pass
+
+
 def under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
 
@@ -142,8 +136,8 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int) -> None:
         work(Group())
         return
     with tempfile.TemporaryDirectory(prefix="fedbench-") as folder:
-        shared = mmap.mmap(-1, 8 * BLOCK_ELEMENTS)  # anonymous; a page costs nothing before it is used
-        arguments = (work, workers, timeout, str(Path(folder) / "rendezvous"), shared)
+        memory = SharedMemory(BLOCK_ELEMENTS)
+        arguments = (work, workers, timeout, str(Path(folder) / "rendezvous"), memory)
         ranks = multiprocessing.start_processes(_rank, arguments, workers, join=False, start_method="fork")
         try:
             while not ranks.join(grace_period=GRACE_SECONDS):
@@ -154,7 +148,7 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int) -> None:
 
 
 def _rank(
-    rank: int, work: Callable[[Group], None], workers: int, timeout: int, rendezvous: str, shared: mmap.mmap
+    rank: int, work: Callable[[Group], None], workers: int, timeout: int, rendezvous: str, memory: SharedMemory
 ) -> None:
     # The parent alone handles Ctrl-C and SIGTERM, and tells the ranks; should it die, the kernel ends this rank.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -168,5 +162,5 @@ def _rank(
         world_size=workers,
         timeout=timedelta(seconds=timeout),
     )
-    work(Group(shared))
+    work(Group(memory))
     dist.destroy_process_group()

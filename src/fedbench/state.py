@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedbench.algorithms.base import Finished, Memory, State
 from fedbench.algorithms.build import Algorithm
+from fedbench.exchange import Exchange
 from fedbench.flat import FlatModel
 from fedbench.parallel import Group
 
@@ -26,17 +27,21 @@ class ExperimentState:
         remembers = any(piece.init_client(model) for piece in algorithm.modifiers.values())
         self.clients_remember = algorithm.personal or remembers
 
-    def receive(self, client: int) -> dict[str, Memory]:
-        """Load what a client starts from (the global model, with its own part) and hand out its memories."""
+    def receive(self, client: int) -> tuple[Tensor, dict[str, Memory]]:
+        """Load what a client starts from, the global model with its own part; returns it, and the client's memories.
+
+        The parameters that are returned must not be written to: without an own part they are the server's.
+        """
         kept = self.clients.get(client, {})
         self._load_server()
-        own = kept.get(OWN_PART)
+        before, own = self.w, kept.get(OWN_PART)
         if own is not None:
             self.algorithm.kept.write(self.model.w, own["w"])
+            before = self.model.w.clone()
             if self.algorithm.keeps_buffers:
                 self.model.b.copy_(own["b"])
                 self.model.counters.copy_(own["counters"])
-        return {
+        return before, {
             name: Memory(self.server[name], kept[name] if name in kept else piece.init_client(self.model))
             for name, piece in self.algorithm.modifiers.items()
         }
@@ -68,17 +73,15 @@ class ExperimentState:
         self.model.counters.copy_(self.counters)
 
     def _mean_own_part(self, members: list[int], weights: list[float]) -> Tensor:
-        rows = []
-        for client in members:
-            if self.owners[client] == self.group.rank:
-                self.receive(client)
-                part = self.algorithm.kept.read(self.model.w)
-                part = torch.cat([part, self.model.b]) if self.algorithm.keeps_buffers else part
-                rows.append(part.to("cpu", copy=True))
         width = self.algorithm.kept.size + (len(self.b) if self.algorithm.keeps_buffers else 0)
-        matrix = torch.stack(rows) if rows else torch.empty(0, width, dtype=self.w.dtype)
-        mean = self.group.weighted_sum(matrix, [self.owners[client] for client in members], weights)
-        return mean.to(self.model.device)
+        exchange = Exchange(self.group, [self.owners[client] for client in members], width, self.w.dtype)
+        mine = [client for client in members if self.owners[client] == self.group.rank]
+        for row, client in zip(exchange.mine, mine, strict=True):
+            self.receive(client)
+            part = self.algorithm.kept.read(self.model.w)
+            row[:] = torch.cat([part, self.model.b]) if self.algorithm.keeps_buffers else part
+        exchange.send()
+        return exchange.weighted_sum(slice(0, width), weights).to(self.model.device)
 
     def server_tensors(self) -> dict[str, Tensor]:
         """The server's side under flat names, for a checkpoint."""
