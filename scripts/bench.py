@@ -52,9 +52,46 @@ class Workload:
 
 
 WORKLOADS = [
-    Workload("W1", "LeNet-5, 10 clients x 1,000 images 28x28, batch 32, 2 epochs, 2,000 test images", 0.90, "lenet", (28, 28, 1), 10, 1000, 32, 2, None, 2000),
-    Workload("W2", "cnn_bn, 10 clients x 300 images 32x32x3, batch 64, 1 epoch", 0.85, "cnn_bn", (32, 32, 3), 10, 300, 64, 1, None, 0),
-    Workload("W3", "LeNet-5, 500 clients x 20 images 28x28, 50 a round, batch 10", 1.10, "lenet", (28, 28, 1), 500, 20, 10, 1, 50, 0, 8),
+    Workload(
+        "W1",
+        "LeNet-5, 10 clients x 1,000 images 28x28, batch 32, 2 epochs, 2,000 test images",
+        0.90,
+        "lenet",
+        (28, 28, 1),
+        10,
+        1000,
+        32,
+        2,
+        None,
+        2000,
+    ),
+    Workload(
+        "W2",
+        "cnn_bn, 10 clients x 300 images 32x32x3, batch 64, 1 epoch",
+        0.85,
+        "cnn_bn",
+        (32, 32, 3),
+        10,
+        300,
+        64,
+        1,
+        None,
+        0,
+    ),
+    Workload(
+        "W3",
+        "LeNet-5, 500 clients x 20 images 28x28, 50 a round, batch 10",
+        1.10,
+        "lenet",
+        (28, 28, 1),
+        500,
+        20,
+        10,
+        1,
+        50,
+        0,
+        8,
+    ),
 ]
 START_LIMIT = 1.5
 IMPORTS = """
@@ -81,10 +118,21 @@ class BareLeNet(nn.Module):
 
 def bare_cnn_bn() -> nn.Module:
     def block(inputs: int, outputs: int) -> list[nn.Module]:
-        return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+        return [
+            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+        ]
 
     layers = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(inplace=True), *block(32, 64), nn.MaxPool2d(2)]
-    layers += [*block(64, 128), *block(128, 128), nn.MaxPool2d(2), *block(128, 256), *block(256, 256), nn.MaxPool2d(2)]
+    layers += [
+        *block(64, 128),
+        *block(128, 128),
+        nn.MaxPool2d(2),
+        *block(128, 256),
+        *block(256, 256),
+        nn.MaxPool2d(2),
+    ]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4096, 10, bias=False))
 
 
@@ -97,7 +145,9 @@ def random_data(load: Workload, images: int) -> Dataset:
     test, channels = max(load.test, 10), load.shape[2]
     labels = draw.integers(0, 10, images), draw.integers(0, 10, test)
     statistics_ = (0.5,) * channels, (0.25,) * channels
-    return Dataset("random", pictures(images), labels[0], pictures(test), labels[1], 10, "synthetic", *statistics_, "")
+    return Dataset(
+        "random", pictures(images), labels[0], pictures(test), labels[1], 10, "synthetic", *statistics_, ""
+    )
 
 
 def make_federation(load: Workload, data: Dataset, group: Group) -> Federation:
@@ -153,7 +203,9 @@ class Turns:
             time.sleep(0.0005)
 
 
-def measure(group: Group, name: str, load: Workload, data: Dataset, repeats: int, turns: Turns, output: Path) -> None:
+def measure(
+    group: Group, name: str, load: Workload, data: Dataset, repeats: int, turns: Turns, output: Path
+) -> None:
     """What every process of one set does: its rounds in its turns; the leader writes the times."""
     if name == "bare":
         torch.set_num_threads(1)
@@ -195,7 +247,9 @@ def bench_workload(load: Workload, repeats: int, workers: int) -> bool:
             os._exit(0)
         os.waitpid(pid, 0)
         bare, engine = (statistics.median(json.loads(files[name].read_text())) for name in ("bare", "engine"))
-    detail = f"round {1000 * engine:.0f} ms against {1000 * bare:.0f} ms, {workers} workers, {repeats} repeats"
+    detail = (
+        f"round {1000 * engine:.0f} ms against {1000 * bare:.0f} ms, {workers} workers, {repeats} repeats"
+    )
     return judge(load.name, load.what, engine / bare, load.limit, detail)
 
 
@@ -219,8 +273,12 @@ def bench_start(repeats: int) -> bool:
             imports.append(imported)
             starts.append(first_round)
     bare, engine = statistics.median(imports), statistics.median(starts)
-    detail = f"{engine:.2f} s against {bare:.2f} s for importing torch, torchvision and hydra, {repeats} repeats"
-    return judge("start", "start to first round of `fedbench rounds=1 logger=none`", engine / bare, START_LIMIT, detail)
+    detail = (
+        f"{engine:.2f} s against {bare:.2f} s for importing torch, torchvision and hydra, {repeats} repeats"
+    )
+    return judge(
+        "start", "start to first round of `fedbench rounds=1 logger=none`", engine / bare, START_LIMIT, detail
+    )
 
 
 def bench_memory() -> bool:
@@ -238,19 +296,29 @@ def bench_memory() -> bool:
         peaks[clients] = usage.ru_maxrss / 1024 if status == 0 else float("inf")
     ratio = peaks[10_000] / peaks[500]
     detail = f"{peaks[10_000]:.0f} MiB with 10,000 clients against {peaks[500]:.0f} MiB with 500"
-    print(f"memory  {ratio:.2f} x (at most 1.10: {'ok' if ratio <= 1.1 else 'TOO MUCH'})  LeNet-5, 50 clients a round; {detail}")
+    print(
+        f"memory  {ratio:.2f} x (at most 1.10: {'ok' if ratio <= 1.1 else 'TOO MUCH'})  LeNet-5, 50 clients a round; {detail}"
+    )
     return ratio <= 1.1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     names = [load.name for load in WORKLOADS] + ["start", "memory"]
-    parser.add_argument("what", nargs="*", choices=[*names, []], default=names, help="workloads; default: all")
+    parser.add_argument(
+        "what", nargs="*", choices=[*names, []], default=names, help="workloads; default: all"
+    )
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    results = [bench_workload(load, arguments.repeats, arguments.workers) for load in WORKLOADS if load.name in arguments.what]
+    results = [
+        bench_workload(load, arguments.repeats, arguments.workers)
+        for load in WORKLOADS
+        if load.name in arguments.what
+    ]
     if "start" in arguments.what:
         results.append(bench_start(arguments.repeats))
     if "memory" in arguments.what:

@@ -71,7 +71,9 @@ class FixedCohorts(Modifier):
         return [count if k in self.cohorts[index] else 0 for k, count in zip(cohort, steps, strict=True)]
 
 
-def federation(algorithm: Algorithm, rounds: int = 3, client: dict | None = None, server_lr: float = 1.0) -> Federation:
+def federation(
+    algorithm: Algorithm, rounds: int = 3, client: dict | None = None, server_lr: float = 1.0
+) -> Federation:
     x, y = torch.tensor(X_A + X_B, dtype=torch.float64), torch.tensor(Y_A + Y_B, dtype=torch.float64)
     data = Examples(x, y, None, None)
     settings = Scalars(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
-
-import torch
 
 from fedbench.batches import examples
 from fedbench.config import Config, check, config_folder
@@ -16,7 +15,14 @@ from fedbench.main import Parts, build_parts
 from fedbench.parallel import Group
 
 # A stand-in of 300 images of MNIST's shape, on 5 very different clients.
-DATA = ("data=mnist", "data.source=synthetic", "data.subset=300", "partition.clients=5", "partition.alpha=0.3", "logger=none")
+DATA = (
+    "data=mnist",
+    "data.source=synthetic",
+    "data.subset=300",
+    "partition.clients=5",
+    "partition.alpha=0.3",
+    "logger=none",
+)
 BATCH_NORM = ("model=lenet", "model.batch_norm=true")
 PLAIN = ("model=mlp", "model.hidden=[16,8]")
 
@@ -43,7 +49,9 @@ def assemble(made: Parts, device: str = "cpu") -> Federation:
     shards = [torch.from_numpy(own).to(where) for own in made.shards]
     train, test = examples(made.data, "train", where), examples(made.data, "test", where)
     model = FlatModel(made.model, where)
-    return Federation(model, train, test, shards, made.algorithm, made.config.scalars, Group(), made.data.classes)
+    return Federation(
+        model, train, test, shards, made.algorithm, made.config.scalars, Group(), made.data.classes
+    )
 
 
 def final_digest(made: Federation) -> str:

@@ -33,16 +33,40 @@ def rows(folder: Path) -> list[dict[str, str]]:
 def test_a_run_leaves_the_promised_files(fedbench):
     run = fedbench(*QUICK)
     assert run.status == 0
-    files = {"config.yaml", "metrics.csv", "summary.json", "model.safetensors", "predictions.npz", "partition.json"}
+    files = {
+        "config.yaml",
+        "metrics.csv",
+        "summary.json",
+        "model.safetensors",
+        "predictions.npz",
+        "partition.json",
+    }
     assert {file.name for file in run.folder.iterdir()} == files | {"partition.png"}
     assert run.folder.parts[:2] == ("results", "runs")
     facts = summary(run.folder)
-    wanted = {"status", "best_accuracy", "best_round", "final_accuracy", "digest", "partition_hash", "versions", "wall_time"}
+    wanted = {
+        "status",
+        "best_accuracy",
+        "best_round",
+        "final_accuracy",
+        "digest",
+        "partition_hash",
+        "versions",
+        "wall_time",
+    }
     assert wanted <= facts.keys()
     assert facts["status"] == "finished"
     assert {"label_divergence", "size_gini"} <= facts["heterogeneity"].keys()
     names = list(rows(run.folder)[0])
-    assert names[:7] == ["round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds"]
+    assert names[:7] == [
+        "round",
+        "test_accuracy",
+        "test_loss",
+        "train_loss",
+        "bytes_up",
+        "bytes_down",
+        "seconds",
+    ]
     assert [row["round"] for row in rows(run.folder)] == ["1", "2"]
     assert (run.folder / "partition.png").read_bytes().startswith(b"\x89PNG")
 
@@ -134,7 +158,9 @@ def test_eval_every_still_scores_the_last_round(fedbench):
 
 def test_a_partition_file_and_given_weights(fedbench):
     first = fedbench(*QUICK)
-    again = fedbench(*QUICK, "partition=file", f"partition.path={first.folder}/partition.json", "~partition.clients")
+    again = fedbench(
+        *QUICK, "partition=file", f"partition.path={first.folder}/partition.json", "~partition.clients"
+    )
     assert again.status == 0, again.err
     assert summary(again.folder)["digest"] == summary(first.folder)["digest"]
     assert summary(again.folder)["partition_hash"] == summary(first.folder)["partition_hash"]
@@ -154,13 +180,42 @@ def test_files_enter_the_identity_by_content(fedbench, tmp_path):
     assert ids[0] == ids[1] != ids[2]
 
 
-SAME = ("runtime.workers=2", "runtime.timeout=99", "checkpoint.every=3", "results=elsewhere", "algo.allow_adaptive=true",
-        "client.lr_decay.every=7", "scale=paper", "data.root=elsewhere", "server.weights=samples")
-OTHER = ("rounds=3", "seed=1", "cohort=2", "client.epochs=2", "client.steps=3", "client.batch_size=16", "client.lr=0.2",
-         "client.optimizer=adam", "client.momentum=0.5", "client.weight_decay=0.1", "client.lr_decay.factor=0.5",
-         "server.lr=0.5", "server.weights=uniform", "eval.every=2", "eval.batch_size=100", "partition.alpha=0.1",
-         "partition.clients=5", "data.subset=500", "model.hidden=[8,8]", "algo=fedprox", "modifier=[pvr]",
-         "runtime.threads=2", "partition=iid")
+SAME = (
+    "runtime.workers=2",
+    "runtime.timeout=99",
+    "checkpoint.every=3",
+    "results=elsewhere",
+    "algo.allow_adaptive=true",
+    "client.lr_decay.every=7",
+    "scale=paper",
+    "data.root=elsewhere",
+    "server.weights=samples",
+)
+OTHER = (
+    "rounds=3",
+    "seed=1",
+    "cohort=2",
+    "client.epochs=2",
+    "client.steps=3",
+    "client.batch_size=16",
+    "client.lr=0.2",
+    "client.optimizer=adam",
+    "client.momentum=0.5",
+    "client.weight_decay=0.1",
+    "client.lr_decay.factor=0.5",
+    "server.lr=0.5",
+    "server.weights=uniform",
+    "eval.every=2",
+    "eval.batch_size=100",
+    "partition.alpha=0.1",
+    "partition.clients=5",
+    "data.subset=500",
+    "model.hidden=[8,8]",
+    "algo=fedprox",
+    "modifier=[pvr]",
+    "runtime.threads=2",
+    "partition=iid",
+)
 
 
 def test_the_run_id_changes_exactly_when_the_numbers_can():
@@ -168,7 +223,9 @@ def test_the_run_id_changes_exactly_when_the_numbers_can():
 
     base = ("data=digits", "logger=none", *QUICK)
     first = small.build_parts(small.config(*base)).id
-    assert {word: small.build_parts(small.config(*base, word)).id == first for word in SAME} == dict.fromkeys(SAME, True)
+    assert {word: small.build_parts(small.config(*base, word)).id == first for word in SAME} == dict.fromkeys(
+        SAME, True
+    )
     ids = [small.build_parts(small.config(*base, word)).id for word in OTHER]
     assert len({first, *ids}) == len(OTHER) + 1
 
@@ -253,7 +310,9 @@ def test_bad_input_is_one_line_and_status_2(fedbench, words):
 
 
 def test_an_adaptive_run_on_request_is_stamped(fedbench):
-    run = fedbench(*QUICK, "algo=scaffold", "client.optimizer=adam", "client.lr=0.001", "algo.allow_adaptive=true")
+    run = fedbench(
+        *QUICK, "algo=scaffold", "client.optimizer=adam", "client.lr=0.001", "algo.allow_adaptive=true"
+    )
     assert run.status == 0, run.err
     assert "adaptive client optimizer (adam)" in summary(run.folder)["stamps"][0]
     assert "note: adaptive client optimizer" in run.out
@@ -262,7 +321,9 @@ def test_an_adaptive_run_on_request_is_stamped(fedbench):
 def test_help_explains_groups_and_scalars(fedbench):
     run = fedbench("--help")
     assert run.status == 0
-    for group in (folder.name for folder in config_folder().iterdir() if folder.is_dir() and folder.name != "hydra"):
+    for group in (
+        folder.name for folder in config_folder().iterdir() if folder.is_dir() and folder.name != "hydra"
+    ):
         assert group in run.out
     scalars = yaml.safe_load((config_folder() / "config.yaml").read_text())
     for section in ("client", "server", "eval", "checkpoint"):
@@ -282,8 +343,20 @@ def test_a_stand_in_is_marked_everywhere(fedbench):
 
 
 def test_personal_models_say_how_they_are_scored(fedbench):
-    setting = (*QUICK, "data=mnist", "data.source=synthetic", "data.subset=200", "model=lenet", "model.batch_norm=true")
-    for algo, scoring in (("fedbn", "per_client"), ("fedbn", "avg_bn"), ("fedbn", "mean_acc"), ("local", "mean_acc")):
+    setting = (
+        *QUICK,
+        "data=mnist",
+        "data.source=synthetic",
+        "data.subset=200",
+        "model=lenet",
+        "model.batch_norm=true",
+    )
+    for algo, scoring in (
+        ("fedbn", "per_client"),
+        ("fedbn", "avg_bn"),
+        ("fedbn", "mean_acc"),
+        ("local", "mean_acc"),
+    ):
         run = fedbench(*setting, f"algo={algo}", f"algo.scoring={scoring}")
         assert run.status == 0, run.err
         assert summary(run.folder)["scoring"] == scoring
@@ -301,6 +374,8 @@ def test_an_npz_of_vectors_of_ones_own(fedbench, tmp_path):
     labels = draw.integers(0, 3, 120)
     x = draw.normal(size=(120, 5)) + 3 * np.eye(3)[labels] @ draw.normal(size=(3, 5))
     np.savez(tmp_path / "own.npz", x_train=x[:90], y_train=labels[:90], x_test=x[90:], y_test=labels[90:])
-    run = fedbench("data=npz", "data.path=own.npz", "model=linear", *QUICK, "rounds=10", "client.batch_size=full")
+    run = fedbench(
+        "data=npz", "data.path=own.npz", "model=linear", *QUICK, "rounds=10", "client.batch_size=full"
+    )
     assert run.status == 0, run.err
     assert summary(run.folder)["final_accuracy"] > 0.7

@@ -36,8 +36,12 @@ def test_backward_accumulates_into_the_flat_gradient():
     x = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     model.module(x).sum().backward()
     assert model.g.abs().sum() > 0
-    pieces = [parameter.grad.permute(0, 2, 3, 1).flatten() if parameter.ndim == 4 else parameter.grad.flatten()
-              for _, modules in model.module.layers() for module in modules for parameter in module.parameters()]
+    pieces = [
+        parameter.grad.permute(0, 2, 3, 1).flatten() if parameter.ndim == 4 else parameter.grad.flatten()
+        for _, modules in model.module.layers()
+        for module in modules
+        for parameter in module.parameters()
+    ]
     assert torch.equal(torch.cat(pieces), model.g)
 
 
@@ -101,7 +105,12 @@ def test_batches_depend_on_seed_round_and_client():
     own = torch.arange(64)
     first = lambda sampler, *where: next(sampler.indices(*where, own, 1)).tolist()  # noqa: E731
     sampler = Sampler(0, 32, 1, None, False)
-    drawn = [first(sampler, 0, 0), first(sampler, 1, 0), first(sampler, 0, 1), first(Sampler(1, 32, 1, None, False), 0, 0)]
+    drawn = [
+        first(sampler, 0, 0),
+        first(sampler, 1, 0),
+        first(sampler, 0, 1),
+        first(Sampler(1, 32, 1, None, False), 0, 0),
+    ]
     assert len({tuple(index) for index in drawn}) == 4
 
 
@@ -121,7 +130,10 @@ def test_balance(loads, ranks):
     owners = balance(loads, ranks)
     assert len(owners) == len(loads)
     assert all(0 <= owner < ranks for owner in owners)
-    totals = [sum(max(load, 1) for load, owner in zip(loads, owners, strict=True) if owner == rank) for rank in range(ranks)]
+    totals = [
+        sum(max(load, 1) for load, owner in zip(loads, owners, strict=True) if owner == rank)
+        for rank in range(ranks)
+    ]
     assert max(totals) - min(totals) <= max([max(load, 1) for load in loads], default=0)
 
 
@@ -151,12 +163,16 @@ def test_a_large_cohort_is_taken_in_blocks(monkeypatch):
 
 
 def test_the_rate_decays_by_round():
-    made = small.federation("client.lr=0.4", "client.lr_decay.factor=0.5", "client.lr_decay.every=10", *small.PLAIN)
+    made = small.federation(
+        "client.lr=0.4", "client.lr_decay.factor=0.5", "client.lr_decay.every=10", *small.PLAIN
+    )
     assert [made.plan(index).lr for index in (0, 9, 10, 20)] == [0.4, 0.4, 0.2, 0.1]
 
 
 @pytest.mark.parametrize("algo", ["fedavg", "fedprox algo.mu=0.1", "scaffold", "fedbn", "fednova", "fedavgm"])
-@pytest.mark.parametrize("optimizer", ["sgd client.momentum=0.9 client.nesterov=true", "adam algo.allow_adaptive=true"])
+@pytest.mark.parametrize(
+    "optimizer", ["sgd client.momentum=0.9 client.nesterov=true", "adam algo.allow_adaptive=true"]
+)
 def test_no_stray_cpu_tensor(algo, optimizer):
     """On the meta device, an operation that mixes devices raises: local training must touch its own device only."""
     words = f"algo={algo} client.optimizer={optimizer}".split()

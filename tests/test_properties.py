@@ -38,7 +38,9 @@ def test_fedbn_without_batch_norm_is_fedavg():
 
 
 def test_scaffold_in_the_first_round_is_uniform_fedavg():
-    assert model_after("algo=scaffold", "rounds=1", *small.PLAIN) == model_after("rounds=1", UNIFORM, *small.PLAIN)
+    assert model_after("algo=scaffold", "rounds=1", *small.PLAIN) == model_after(
+        "rounds=1", UNIFORM, *small.PLAIN
+    )
 
 
 def test_methods_do_differ():
@@ -56,11 +58,15 @@ def test_methods_do_differ():
     assert len({model_after(*small.PLAIN, *method) for method in methods}) == len(methods)
 
 
-@pytest.mark.parametrize("algo", ["scaffold", "fedavg modifier=[pvr] server.weights=uniform", "scaffold server.weights=samples"])
+@pytest.mark.parametrize(
+    "algo", ["scaffold", "fedavg modifier=[pvr] server.weights=uniform", "scaffold server.weights=samples"]
+)
 @pytest.mark.parametrize("cohort", ["null", "2"])
 def test_control_variates_keep_their_mean(algo, cohort):
     """c = sum_k p_k c_k over all clients after every round, also under partial participation."""
-    made = small.federation(*ROUNDS, "rounds=4", f"algo={algo.split()[0]}", *algo.split()[1:], f"cohort={cohort}", *small.PLAIN)
+    made = small.federation(
+        *ROUNDS, "rounds=4", f"algo={algo.split()[0]}", *algo.split()[1:], f"cohort={cohort}", *small.PLAIN
+    )
     (name,) = made.algorithm.modifiers
     weights = made.weights(made.eligible, made.eligible)
     for _ in made.rounds():
@@ -73,7 +79,9 @@ def test_control_variates_keep_their_mean(algo, cohort):
 
 def test_one_full_batch_step_makes_the_variate_the_gradient():
     """With one step option II is option I: c_k is the client's gradient at the received model."""
-    made = small.federation("algo=scaffold", "client.steps=1", "client.batch_size=full", "rounds=1", *small.PLAIN)
+    made = small.federation(
+        "algo=scaffold", "client.steps=1", "client.batch_size=full", "rounds=1", *small.PLAIN
+    )
     model, start = made.model, made.state.w.clone()
     expected = {}
     for client, own in enumerate(made.shards):
@@ -161,7 +169,9 @@ def test_batch_norm_statistics_are_averaged_and_counters_take_the_largest():
     weights = made.weights(made.eligible, made.eligible)
     mean = sum(weight * finals[k][0] for weight, k in zip(weights, made.eligible, strict=True))
     assert torch.allclose(made.state.b, mean, atol=1e-6)
-    assert torch.equal(made.state.counters, torch.stack([counters for _, counters in finals.values()]).max(dim=0).values)
+    assert torch.equal(
+        made.state.counters, torch.stack([counters for _, counters in finals.values()]).max(dim=0).values
+    )
 
 
 def test_communication_is_counted_as_the_papers_do():
@@ -177,7 +187,9 @@ def test_fedavg_by_hand():
     """One round against an ordinary PyTorch loop over modules, optimizers and state dictionaries."""
     import copy
 
-    made = small.federation("rounds=1", "client.epochs=1", "client.momentum=0.9", "client.weight_decay=0.01", *small.BATCH_NORM)
+    made = small.federation(
+        "rounds=1", "client.epochs=1", "client.momentum=0.9", "client.weight_decay=0.01", *small.BATCH_NORM
+    )
     start = copy.deepcopy(made.model.module)
     facts = made.plan(0)
     total = None
@@ -190,7 +202,11 @@ def test_fedavg_by_hand():
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(module(x), y).backward()
             optimizer.step()
-        weighted = {k: facts.weights[position] * v.double() for k, v in module.state_dict().items() if v.is_floating_point()}
+        weighted = {
+            k: facts.weights[position] * v.double()
+            for k, v in module.state_dict().items()
+            if v.is_floating_point()
+        }
         total = weighted if total is None else {k: total[k] + weighted[k] for k in total}
     small.final_digest(made)
     made.load_global()

@@ -98,7 +98,17 @@ class Config:
 
 
 GROUPS = ("data", "model", "partition", "logger")
-SLOTS = ("name", "weights", "aggregate", "server_opt", "local", "pooled", "scoring", "modifiers", "allow_adaptive")
+SLOTS = (
+    "name",
+    "weights",
+    "aggregate",
+    "server_opt",
+    "local",
+    "pooled",
+    "scoring",
+    "modifiers",
+    "allow_adaptive",
+)
 SECTIONS = {
     "client": ClientSettings,
     "server": ServerSettings,
@@ -106,7 +116,13 @@ SECTIONS = {
     "checkpoint": CheckpointSettings,
     "runtime": RuntimeSettings,
 }
-KINDS = {"int": "an integer", "Integer": "an integer", "float": "a number", "Float": "a number", "bool": "true or false"}
+KINDS = {
+    "int": "an integer",
+    "Integer": "an integer",
+    "float": "a number",
+    "Float": "a number",
+    "bool": "true or false",
+}
 
 
 def check(composed: DictConfig, names: dict[str, str]) -> Config:
@@ -170,7 +186,11 @@ def _typed(schema: type, node: DictConfig, prefix: str) -> Any:
     except OmegaConfBaseException as error:
         key = str(error.full_key or error.key or "")
         reason = str(error.msg or error).splitlines()[0]
-        kinds = [words for name, words in KINDS.items() if name in reason.split("type")[-1] or f"to {name}" in reason or f"valid {name}" in reason]
+        kinds = [
+            words
+            for name, words in KINDS.items()
+            if name in reason.split("type")[-1] or f"to {name}" in reason or f"valid {name}" in reason
+        ]
         allowed = f"{kinds[0]} is allowed" if kinds else reason
         raise BadInput(f"{prefix}{key}={OmegaConf.select(node, key)}: {allowed}") from None
 
@@ -216,12 +236,25 @@ def check_scalars(scalars: Scalars) -> None:
     require(0 <= scalars.seed < 2**63, "seed", scalars.seed, "an integer from 0 to 2^63 - 1 is allowed")
     size = client.batch_size
     whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
-    require(whole or size == "full", "client.batch_size", size, "an integer of at least 1, or `full`, is allowed")
-    for key, value in {"client.lr": client.lr, "server.lr": server.lr, "client.lr_decay.factor": client.lr_decay.factor}.items():
+    require(
+        whole or size == "full", "client.batch_size", size, "an integer of at least 1, or `full`, is allowed"
+    )
+    for key, value in {
+        "client.lr": client.lr,
+        "server.lr": server.lr,
+        "client.lr_decay.factor": client.lr_decay.factor,
+    }.items():
         require(math.isfinite(value) and value > 0, key, value, "a finite number above 0 is allowed")
-    require(0 <= client.momentum < 1, "client.momentum", client.momentum, "a number from 0 to below 1 is allowed")
+    require(
+        0 <= client.momentum < 1, "client.momentum", client.momentum, "a number from 0 to below 1 is allowed"
+    )
     decay = client.weight_decay
-    require(math.isfinite(decay) and decay >= 0, "client.weight_decay", decay, "a finite number of at least 0 is allowed")
+    require(
+        math.isfinite(decay) and decay >= 0,
+        "client.weight_decay",
+        decay,
+        "a finite number of at least 0 is allowed",
+    )
     for key, value, choices in (
         ("client.optimizer", client.optimizer, OPTIMIZERS),
         ("server.weights", server.weights or "samples", WEIGHTS),
@@ -229,7 +262,12 @@ def check_scalars(scalars: Scalars) -> None:
     ):
         require(value in choices, key, value, nearest(value, choices))
     adam = client.optimizer == "adam"
-    require(not (adam and client.momentum), "client.momentum", client.momentum, "adam has its own; only 0 is allowed with it")
+    require(
+        not (adam and client.momentum),
+        "client.momentum",
+        client.momentum,
+        "adam has its own; only 0 is allowed with it",
+    )
     nesterov_fits = not client.nesterov or client.momentum > 0
     require(nesterov_fits, "client.nesterov", client.nesterov, "Nesterov needs client.momentum above 0")
 

@@ -78,7 +78,12 @@ def build_parts(config: Config) -> Parts:
 
 def pick_device(asked: str) -> str:
     available = torch.cuda.is_available()
-    require(asked != "cuda" or available, "runtime.device", asked, "there is no CUDA device here; cpu or auto is allowed")
+    require(
+        asked != "cuda" or available,
+        "runtime.device",
+        asked,
+        "there is no CUDA device here; cpu or auto is allowed",
+    )
     return "cuda" if available and asked != "cpu" else "cpu"
 
 
@@ -131,7 +136,9 @@ def prepare(parts: Parts, workers: int) -> None:
     flat = FlatModel(parts.model)
     last = ", ".join(layer.name for layer in flat.layers[-2:])
     print(f"{label(config)}  seed {config.scalars.seed}  id {parts.id}")
-    print(f"data: {data.name} ({data.note or data.source}), {len(data.train_y):,} training and {len(data.test_y):,} test examples")
+    print(
+        f"data: {data.name} ({data.note or data.source}), {len(data.train_y):,} training and {len(data.test_y):,} test examples"
+    )
     print(f"model: {flat.size:,} parameters in {len(flat.layers)} layers (the last two: {last})")
     print(f"clients: {len(parts.shards)}, partition {partition_hash(parts.shards)}")
     print(f"running on {parts.device}, {workers} worker{'s' if workers > 1 else ''}", flush=True)
@@ -143,7 +150,9 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
     """What every rank does: the federation's rounds, with checkpoints and books around them."""
     started, scalars = time.time(), parts.config.scalars
     settle(scalars.runtime.threads)
-    device = torch.device(parts.device, group.rank % torch.cuda.device_count() if parts.device == "cuda" else None)
+    device = torch.device(
+        parts.device, group.rank % torch.cuda.device_count() if parts.device == "cuda" else None
+    )
     data = parts.data
     shards = [torch.from_numpy(own).to(device) for own in parts.shards]
     model = FlatModel(parts.model, device)
@@ -160,7 +169,9 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
         if checkpoint is not None:
             recorder.restore(checkpoint.books, checkpoint.extra)
             print(f"resuming after round {checkpoint.done}", flush=True)
-        tracker = parts.config.logger.start(parts.id, label(parts.config), parts.config.tree, parts.folder.path)
+        tracker = parts.config.logger.start(
+            parts.id, label(parts.config), parts.config.tree, parts.folder.path
+        )
         recorder.start(tracker, federation.done)
     for record in federation.rounds():
         if recorder is not None:
@@ -170,13 +181,19 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
         if not last and (stopping or federation.done % scalars.checkpoint.every == 0):
             books = {"totals": asdict(federation.totals), "wall_time": before + time.time() - started}
             books |= recorder.books() if recorder is not None else {}
-            store.save(federation.done, federation.state, books, recorder.predictions if recorder is not None else {})
+            store.save(
+                federation.done, federation.state, books, recorder.predictions if recorder is not None else {}
+            )
         if stopping and not last:
             return
     federation.load_global()
     if recorder is not None:
         facts = summary_facts(parts, federation, workers, before + time.time() - started)
-        note = "clients keep a part of their models; here it is the clients' weighted mean" if parts.algorithm.personal else ""
+        note = (
+            "clients keep a part of their models; here it is the clients' weighted mean"
+            if parts.algorithm.personal
+            else ""
+        )
         recorder.finish(model.state_dict(), note, facts)
         store.remove()
 
@@ -191,7 +208,12 @@ def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time:
         "rounds": federation.done,
         "scoring": parts.algorithm.scoring if parts.algorithm.personal else "global",
         "stamps": parts.algorithm.stamps,
-        "data": {"name": data.name, "source": data.source, "note": data.note, "fingerprint": data.fingerprint()},
+        "data": {
+            "name": data.name,
+            "source": data.source,
+            "note": data.note,
+            "fingerprint": data.fingerprint(),
+        },
         "partition_hash": partition_hash(parts.shards),
         "partition": {"draws": parts.split.tries, "moved_to_reach_min_samples": parts.split.moved},
         "heterogeneity": heterogeneity(data.train_y, data.classes, parts.shards),
@@ -223,7 +245,9 @@ def report(parts: Parts, skipped: bool) -> None:
     else:
         best, final = 100 * summary["best_accuracy"], 100 * summary["final_accuracy"]
         note = f" on a {summary['data']['note']}" if summary["data"]["source"] == "synthetic" else ""
-        print(f"accuracy{note}: final {final:.2f} %, best {best:.2f} % (round {summary['best_round']})", end="")
+        print(
+            f"accuracy{note}: final {final:.2f} %, best {best:.2f} % (round {summary['best_round']})", end=""
+        )
         print(f", scored: {summary['scoring']}")
     print(f"run: {parts.folder.path}", flush=True)
 

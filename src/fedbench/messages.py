@@ -27,7 +27,9 @@ def explain(error: Exception, arguments: list[str]) -> str:
     missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
     if missing and isinstance(error, HydraException | MissingConfigException):
         return _missing_choice(missing.group(1))
-    unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"No match in the defaults list.*?'([^']+)'", text)
+    unknown = re.search(r"Could not override '([^']+)'", text) or re.search(
+        r"No match in the defaults list.*?'([^']+)'", text
+    )
     if unknown:
         return _unknown_key(unknown.group(1), arguments)
     return " ".join(line.strip() for line in text.splitlines() if line.strip() and "https://" not in line)
@@ -51,7 +53,9 @@ def _unknown_key(key: str, arguments: list[str]) -> str:
     siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == parent]
     if not siblings:
         return f"unknown key '{key}': {nearest(key, known)}"
-    return f"unknown key '{key}': " + nearest(last, siblings).replace("mean '", f"mean '{parent}." if parent else "mean '")
+    return f"unknown key '{key}': " + nearest(last, siblings).replace(
+        "mean '", f"mean '{parent}." if parent else "mean '"
+    )
 
 
 def known_keys(arguments: list[str]) -> list[str]:
@@ -73,6 +77,10 @@ def _flatten(node: DictConfig, prefix: str) -> list[str]:
         if key == "_target_":
             continue
         keys.append(prefix + str(key))
-        if OmegaConf.is_dict(node) and not OmegaConf.is_interpolation(node, key) and OmegaConf.is_dict(node[key]):
+        if (
+            OmegaConf.is_dict(node)
+            and not OmegaConf.is_interpolation(node, key)
+            and OmegaConf.is_dict(node[key])
+        ):
             keys += _flatten(node[key], f"{prefix}{key}.")
     return keys

@@ -148,7 +148,12 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int) -> None:
 
 
 def _rank(
-    rank: int, work: Callable[[Group], None], workers: int, timeout: int, rendezvous: str, memory: SharedMemory
+    rank: int,
+    work: Callable[[Group], None],
+    workers: int,
+    timeout: int,
+    rendezvous: str,
+    memory: SharedMemory,
 ) -> None:
     # The parent alone handles Ctrl-C and SIGTERM, and tells the ranks; should it die, the kernel ends this rank.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -22,7 +22,9 @@ class Progress:
         if record.score is not None:
             self.accuracy = f"{100 * record.score.accuracy:.2f} %"
         if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=record.round, accuracy=self.accuracy, rate=self._rate(record))
+            self.bar.update(
+                self.bar.task_ids[0], completed=record.round, accuracy=self.accuracy, rate=self._rate(record)
+            )
         elif record.score is not None:
             loss = record.numbers["train_loss"]
             line = f"round {record.round}/{self.rounds}  accuracy {self.accuracy}  train loss {loss:.4f}"
@@ -31,7 +33,9 @@ class Progress:
     def _rate(self, record: Record) -> str:
         """Training examples a second, since the first round that this process finished."""
         gradients = record.numbers["gradients"]
-        if self.first_gradients is None:  # a resumed run has counts from before: start from its per-round share
+        if (
+            self.first_gradients is None
+        ):  # a resumed run has counts from before: start from its per-round share
             self.first_gradients = gradients * (1 - 1 / record.round)
         return f"{(gradients - self.first_gradients) / (time.perf_counter() - self.started):,.0f} samples/s"
 

@@ -140,9 +140,15 @@ def source_commit() -> dict[str, Any]:
     inside = (folder.parents[1] / ".git").exists()
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=False
+        ).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))} if inside else {}
+        return (
+            {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+            if inside
+            else {}
+        )
     except OSError:  # no git on this machine
         return {}

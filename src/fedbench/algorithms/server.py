@@ -36,7 +36,12 @@ class Momentum:
     variant: str = "heavy-ball"
 
     def __post_init__(self) -> None:
-        require(0.0 <= self.momentum < 1.0, "algo.momentum", self.momentum, "a number from 0 to below 1 is allowed")
+        require(
+            0.0 <= self.momentum < 1.0,
+            "algo.momentum",
+            self.momentum,
+            "a number from 0 to below 1 is allowed",
+        )
         require(self.variant in VARIANTS, "algo.variant", self.variant, nearest(self.variant, VARIANTS))
 
     def init(self, weights: Tensor) -> State:
