@@ -1,9 +1,9 @@
 """Measure the engine against a bare PyTorch loop: `make bench`, or `python scripts/bench.py W1 --repeats 9`.
 
-Both run turn and turn about, each in processes of its own, so that a noisy machine disturbs them alike; only
-ratios of medians are judged. The bare loop is what one would write without any federated code: the same network in PyTorch's
-default memory layout, the same data, the same number of steps and the same evaluation, as many processes as workers,
-one thread each, each doing its share.
+Both run turn and turn about, each in processes of its own, so that a noisy machine disturbs them alike; only ratios
+of medians are judged. The bare loop (bare.py) is what one would write without any federated code: the same network in
+PyTorch's default memory layout, the same data, the same number of steps and the same evaluation, as many processes as
+workers, one thread each, each doing its share.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as functional
-from torch import Tensor, nn
+from bare import Bare
 
 from fedbench.algorithms.build import Algorithm
 from fedbench.batches import examples
-from fedbench.config import ClientSettings, EvalSettings, Scalars
 from fedbench.data.base import Dataset
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
 from fedbench.models.cnn import CnnBn, LeNet
 from fedbench.parallel import Group, launch, settle
+from fedbench.settings import ClientSettings, EvalSettings, Scalars
 
 
 @dataclass(frozen=True)
@@ -104,38 +103,6 @@ import torchvision, hydra
 """
 
 
-class BareLeNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
-        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
-        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2).flatten(1)
-        return self.fc3(functional.relu(self.fc2(functional.relu(self.fc1(x)))))
-
-
-def bare_cnn_bn() -> nn.Module:
-    def block(inputs: int, outputs: int) -> list[nn.Module]:
-        return [
-            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(inplace=True),
-        ]
-
-    layers = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(inplace=True), *block(32, 64), nn.MaxPool2d(2)]
-    layers += [
-        *block(64, 128),
-        *block(128, 128),
-        nn.MaxPool2d(2),
-        *block(128, 256),
-        *block(256, 256),
-        nn.MaxPool2d(2),
-    ]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4096, 10, bias=False))
-
-
 def random_data(load: Workload, images: int) -> Dataset:
     draw = np.random.default_rng(0)
 
@@ -145,9 +112,7 @@ def random_data(load: Workload, images: int) -> Dataset:
     test, channels = max(load.test, 10), load.shape[2]
     labels = draw.integers(0, 10, images), draw.integers(0, 10, test)
     statistics_ = (0.5,) * channels, (0.25,) * channels
-    return Dataset(
-        "random", pictures(images), labels[0], pictures(test), labels[1], 10, "synthetic", *statistics_, ""
-    )
+    return Dataset("random", pictures(images), labels[0], pictures(test), labels[1], 10, "synthetic", *statistics_, "")
 
 
 def make_federation(load: Workload, data: Dataset, group: Group) -> Federation:
@@ -162,36 +127,6 @@ def make_federation(load: Workload, data: Dataset, group: Group) -> Federation:
     return Federation(model, train, test, shards, Algorithm(), scalars, group, 10)
 
 
-class Bare:
-    """The bare loop's share of a round in this process."""
-
-    def __init__(self, load: Workload, data: Dataset, group: Group):
-        torch.manual_seed(0)
-        self.load = load
-        self.module = BareLeNet() if load.model == "lenet" else bare_cnn_bn()
-        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.01)
-        images = torch.from_numpy(data.train_x).permute(0, 3, 1, 2).float().div(127.5).sub(2.0).contiguous()
-        self.x, self.y = images, torch.from_numpy(data.train_y)
-        self.test = torch.from_numpy(data.test_x).permute(0, 3, 1, 2).float().div(127.5).sub(2.0).contiguous()
-        share = (load.cohort or load.clients) / group.size
-        self.clients = int(share) + (group.rank < (share % 1) * group.size)
-        self.tests = load.test // group.size
-
-    def round(self) -> None:
-        self.module.train()
-        for _ in range(self.clients * self.load.epochs):
-            order = torch.randperm(self.load.images)
-            for index in order.split(self.load.batch):
-                self.optimizer.zero_grad()
-                functional.cross_entropy(self.module(self.x[index]), self.y[index]).backward()
-                self.optimizer.step()
-        if self.tests:
-            self.module.eval()
-            with torch.inference_mode():
-                for piece in self.test[: self.tests].split(500):
-                    self.module(piece).argmax(dim=1)
-
-
 class Turns:
     """Lets two sets of processes work turn and turn about: a number in shared memory that both sets watch."""
 
@@ -203,9 +138,7 @@ class Turns:
             time.sleep(0.0005)
 
 
-def measure(
-    group: Group, name: str, load: Workload, data: Dataset, repeats: int, turns: Turns, output: Path
-) -> None:
+def measure(group: Group, name: str, load: Workload, data: Dataset, repeats: int, turns: Turns, output: Path) -> None:
     """What every process of one set does: its rounds in its turns; the leader writes the times."""
     if name == "bare":
         torch.set_num_threads(1)
@@ -247,9 +180,7 @@ def bench_workload(load: Workload, repeats: int, workers: int) -> bool:
             os._exit(0)
         os.waitpid(pid, 0)
         bare, engine = (statistics.median(json.loads(files[name].read_text())) for name in ("bare", "engine"))
-    detail = (
-        f"round {1000 * engine:.0f} ms against {1000 * bare:.0f} ms, {workers} workers, {repeats} repeats"
-    )
+    detail = f"round {1000 * engine:.0f} ms against {1000 * bare:.0f} ms, {workers} workers, {repeats} repeats"
     return judge(load.name, load.what, engine / bare, load.limit, detail)
 
 
@@ -273,12 +204,8 @@ def bench_start(repeats: int) -> bool:
             imports.append(imported)
             starts.append(first_round)
     bare, engine = statistics.median(imports), statistics.median(starts)
-    detail = (
-        f"{engine:.2f} s against {bare:.2f} s for importing torch, torchvision and hydra, {repeats} repeats"
-    )
-    return judge(
-        "start", "start to first round of `fedbench rounds=1 logger=none`", engine / bare, START_LIMIT, detail
-    )
+    detail = f"{engine:.2f} s against {bare:.2f} s for importing torch, torchvision and hydra, {repeats} repeats"
+    return judge("start", "start to first round of `fedbench rounds=1 logger=none`", engine / bare, START_LIMIT, detail)
 
 
 def bench_memory() -> bool:
@@ -296,28 +223,21 @@ def bench_memory() -> bool:
         peaks[clients] = usage.ru_maxrss / 1024 if status == 0 else float("inf")
     ratio = peaks[10_000] / peaks[500]
     detail = f"{peaks[10_000]:.0f} MiB with 10,000 clients against {peaks[500]:.0f} MiB with 500"
-    print(
-        f"memory  {ratio:.2f} x (at most 1.10: {'ok' if ratio <= 1.1 else 'TOO MUCH'})  LeNet-5, 50 clients a round; {detail}"
-    )
+    verdict = "ok" if ratio <= 1.1 else "TOO MUCH"
+    print(f"memory  {ratio:.2f} x (at most 1.10: {verdict})  LeNet-5, 50 clients a round; {detail}")
     return ratio <= 1.1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [load.name for load in WORKLOADS] + ["start", "memory"]
-    parser.add_argument(
-        "what", nargs="*", choices=[*names, []], default=names, help="workloads; default: all"
-    )
+    parser.add_argument("what", nargs="*", choices=[*names, []], default=names, help="workloads; default: all")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results = [
-        bench_workload(load, arguments.repeats, arguments.workers)
-        for load in WORKLOADS
-        if load.name in arguments.what
+        bench_workload(load, arguments.repeats, arguments.workers) for load in WORKLOADS if load.name in arguments.what
     ]
     if "start" in arguments.what:
         results.append(bench_start(arguments.repeats))

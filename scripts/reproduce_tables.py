@@ -49,17 +49,11 @@ def jobs(experiment: str, results: str) -> list[tuple[dict[str, str], Path]]:
 def table(experiment: str, results: str) -> pd.DataFrame:
     rows = []
     for words, folder in jobs(experiment, results):
-        summary = (
-            json.loads((folder / "summary.json").read_text()) if (folder / "summary.json").exists() else {}
-        )
+        summary = json.loads((folder / "summary.json").read_text()) if (folder / "summary.json").exists() else {}
         scores = {key: summary.get(key) for key in ("final_accuracy", "best_accuracy")}
-        rows.append(
-            {**words, **scores, "status": summary.get("status", "missing"), "scored": summary.get("scoring")}
-        )
+        rows.append({**words, **scores, "status": summary.get("status", "missing"), "scored": summary.get("scoring")})
     frame = pd.DataFrame(rows)
-    keys = [
-        key for key in rows[0] if key not in ("seed", "final_accuracy", "best_accuracy", "status", "scored")
-    ]
+    keys = [key for key in rows[0] if key not in ("seed", "final_accuracy", "best_accuracy", "status", "scored")]
     lines = []
     for values, group in frame.groupby(keys, sort=False):
         counted = {"runs": len(group), "diverged": int((group.status == "diverged").sum())}
@@ -84,9 +78,7 @@ def markdown(frame: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=experiments(), help="one experiment")
     parser.add_argument("--results", default="results")
     arguments = parser.parse_args()

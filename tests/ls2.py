@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from fedbench.algorithms.base import Modifier
 from fedbench.algorithms.build import Algorithm
 from fedbench.batches import Examples
-from fedbench.config import ClientSettings, Scalars, ServerSettings
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
 from fedbench.models.base import Model
 from fedbench.parallel import Group
+from fedbench.settings import ClientSettings, Scalars, ServerSettings
 
 X_A, Y_A = [[1.0, 0.0], [1.0, 2.0]], [1.0, 3.0]
 X_B, Y_B = [[1.0, 1.0], [0.0, 1.0], [1.0, -1.0], [2.0, 1.0]] * 2, [-1.0, 1.0, 2.0, 0.0] * 2
@@ -71,9 +71,7 @@ class FixedCohorts(Modifier):
         return [count if k in self.cohorts[index] else 0 for k, count in zip(cohort, steps, strict=True)]
 
 
-def federation(
-    algorithm: Algorithm, rounds: int = 3, client: dict | None = None, server_lr: float = 1.0
-) -> Federation:
+def federation(algorithm: Algorithm, rounds: int = 3, client: dict | None = None, server_lr: float = 1.0) -> Federation:
     x, y = torch.tensor(X_A + X_B, dtype=torch.float64), torch.tensor(Y_A + Y_B, dtype=torch.float64)
     data = Examples(x, y, None, None)
     settings = Scalars(

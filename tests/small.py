@@ -49,9 +49,7 @@ def assemble(made: Parts, device: str = "cpu") -> Federation:
     shards = [torch.from_numpy(own).to(where) for own in made.shards]
     train, test = examples(made.data, "train", where), examples(made.data, "test", where)
     model = FlatModel(made.model, where)
-    return Federation(
-        model, train, test, shards, made.algorithm, made.config.scalars, Group(), made.data.classes
-    )
+    return Federation(model, train, test, shards, made.algorithm, made.config.scalars, Group(), made.data.classes)
 
 
 def final_digest(made: Federation) -> str:

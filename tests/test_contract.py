@@ -158,9 +158,7 @@ def test_eval_every_still_scores_the_last_round(fedbench):
 
 def test_a_partition_file_and_given_weights(fedbench):
     first = fedbench(*QUICK)
-    again = fedbench(
-        *QUICK, "partition=file", f"partition.path={first.folder}/partition.json", "~partition.clients"
-    )
+    again = fedbench(*QUICK, "partition=file", f"partition.path={first.folder}/partition.json", "~partition.clients")
     assert again.status == 0, again.err
     assert summary(again.folder)["digest"] == summary(first.folder)["digest"]
     assert summary(again.folder)["partition_hash"] == summary(first.folder)["partition_hash"]
@@ -310,9 +308,7 @@ def test_bad_input_is_one_line_and_status_2(fedbench, words):
 
 
 def test_an_adaptive_run_on_request_is_stamped(fedbench):
-    run = fedbench(
-        *QUICK, "algo=scaffold", "client.optimizer=adam", "client.lr=0.001", "algo.allow_adaptive=true"
-    )
+    run = fedbench(*QUICK, "algo=scaffold", "client.optimizer=adam", "client.lr=0.001", "algo.allow_adaptive=true")
     assert run.status == 0, run.err
     assert "adaptive client optimizer (adam)" in summary(run.folder)["stamps"][0]
     assert "note: adaptive client optimizer" in run.out
@@ -321,9 +317,7 @@ def test_an_adaptive_run_on_request_is_stamped(fedbench):
 def test_help_explains_groups_and_scalars(fedbench):
     run = fedbench("--help")
     assert run.status == 0
-    for group in (
-        folder.name for folder in config_folder().iterdir() if folder.is_dir() and folder.name != "hydra"
-    ):
+    for group in (folder.name for folder in config_folder().iterdir() if folder.is_dir() and folder.name != "hydra"):
         assert group in run.out
     scalars = yaml.safe_load((config_folder() / "config.yaml").read_text())
     for section in ("client", "server", "eval", "checkpoint"):
@@ -374,8 +368,6 @@ def test_an_npz_of_vectors_of_ones_own(fedbench, tmp_path):
     labels = draw.integers(0, 3, 120)
     x = draw.normal(size=(120, 5)) + 3 * np.eye(3)[labels] @ draw.normal(size=(3, 5))
     np.savez(tmp_path / "own.npz", x_train=x[:90], y_train=labels[:90], x_test=x[90:], y_test=labels[90:])
-    run = fedbench(
-        "data=npz", "data.path=own.npz", "model=linear", *QUICK, "rounds=10", "client.batch_size=full"
-    )
+    run = fedbench("data=npz", "data.path=own.npz", "model=linear", *QUICK, "rounds=10", "client.batch_size=full")
     assert run.status == 0, run.err
     assert summary(run.folder)["final_accuracy"] > 0.7

@@ -90,8 +90,7 @@ def test_subset_is_sorted_unique_and_keeps_the_class_shares(labels, share, seed)
 
 def test_subset_depends_on_the_seed_and_leaves_the_test_set_whole():
     whole, first, again, other = (
-        data_settings("digits", subset=subset).load(seed)
-        for subset, seed in ((None, 0), (100, 0), (100, 0), (100, 1))
+        data_settings("digits", subset=subset).load(seed) for subset, seed in ((None, 0), (100, 0), (100, 0), (100, 1))
     )
     assert len(first.train_y) == 100
     assert "subset of 100" in first.note
@@ -168,9 +167,7 @@ def test_stand_in_is_learnable_but_not_trivial(name, at_least):
 )
 def test_stand_in_refuses_impossible_facts(change):
     key = next(iter(change))
-    assert refusal(lambda: data_settings("mnist", source="synthetic", **change).load(0)).startswith(
-        f"data.{key}="
-    )
+    assert refusal(lambda: data_settings("mnist", source="synthetic", **change).load(0)).startswith(f"data.{key}=")
 
 
 # Real data

@@ -55,10 +55,7 @@ def test_named_dataset_is_read_from_the_data_root(tmp_path):
 
 def test_another_size_than_the_datasets_own_is_stated(tmp_path):
     write_tiny(tmp_path)
-    assert (
-        "training set of 40 images instead of 60,000"
-        in data_settings("mnist", root=str(tmp_path)).load(0).note
-    )
+    assert "training set of 40 images instead of 60,000" in data_settings("mnist", root=str(tmp_path)).load(0).note
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -176,9 +173,7 @@ def test_download_decodes_once_and_leaves_only_the_arrays(fake_mnist, tmp_path, 
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    "error", [OSError("no\nroute"), RuntimeError("File not found or corrupted."), EOFError()]
-)
+@pytest.mark.parametrize("error", [OSError("no\nroute"), RuntimeError("File not found or corrupted."), EOFError()])
 def test_failed_download_leaves_nothing_behind(error, fake_mnist, tmp_path):
     fake_mnist.error = error
     text = refusal(lambda: tiny(tmp_path, download=True).load(0))

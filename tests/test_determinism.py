@@ -39,9 +39,7 @@ METHODS = [(f"algo={name}",) for name in ALGORITHMS] + [(f"modifier=[{name}]",) 
 def result(folder: Path) -> tuple[str, list[list[str]], dict[str, list]]:
     """Everything about a run that must not depend on how it was computed."""
     with open(folder / "metrics.csv") as file:
-        rows = [
-            {key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)
-        ]
+        rows = [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
     with np.load(folder / "predictions.npz") as stored:
         predictions = {name: stored[name].tolist() for name in stored.files}
     return json.loads((folder / "summary.json").read_text())["digest"], rows, predictions
@@ -50,8 +48,7 @@ def result(folder: Path) -> tuple[str, list[list[str]], dict[str, list]]:
 @pytest.mark.parametrize("method", METHODS, ids=" ".join)
 def test_any_number_of_workers(fedbench, method):
     runs = [
-        fedbench(*SETTING, *method, f"runtime.workers={workers}", f"results=with{workers}")
-        for workers in (1, 2, 3)
+        fedbench(*SETTING, *method, f"runtime.workers={workers}", f"results=with{workers}") for workers in (1, 2, 3)
     ]
     assert [run.status for run in runs] == [0, 0, 0], runs[-1].err
     serial, two, three = (result(run.folder) for run in runs)

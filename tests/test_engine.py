@@ -69,7 +69,7 @@ def test_selections():
     rest.add(vector, torch.ones(rest.size), 2.0)
     norm.write(vector, torch.full((44,), 7.0))
     assert vector.sum().item() == 2.0 * rest.size + 7.0 * 44
-    with pytest.raises(BadInput, match="algo.layers=6.*5 layers"):
+    with pytest.raises(BadInput, match=r"algo\.layers=6.*5 layers"):
         model.last(6, "algo.layers")
 
 
@@ -131,8 +131,7 @@ def test_balance(loads, ranks):
     assert len(owners) == len(loads)
     assert all(0 <= owner < ranks for owner in owners)
     totals = [
-        sum(max(load, 1) for load, owner in zip(loads, owners, strict=True) if owner == rank)
-        for rank in range(ranks)
+        sum(max(load, 1) for load, owner in zip(loads, owners, strict=True) if owner == rank) for rank in range(ranks)
     ]
     assert max(totals) - min(totals) <= max([max(load, 1) for load in loads], default=0)
 
@@ -163,16 +162,12 @@ def test_a_large_cohort_is_taken_in_blocks(monkeypatch):
 
 
 def test_the_rate_decays_by_round():
-    made = small.federation(
-        "client.lr=0.4", "client.lr_decay.factor=0.5", "client.lr_decay.every=10", *small.PLAIN
-    )
+    made = small.federation("client.lr=0.4", "client.lr_decay.factor=0.5", "client.lr_decay.every=10", *small.PLAIN)
     assert [made.plan(index).lr for index in (0, 9, 10, 20)] == [0.4, 0.4, 0.2, 0.1]
 
 
 @pytest.mark.parametrize("algo", ["fedavg", "fedprox algo.mu=0.1", "scaffold", "fedbn", "fednova", "fedavgm"])
-@pytest.mark.parametrize(
-    "optimizer", ["sgd client.momentum=0.9 client.nesterov=true", "adam algo.allow_adaptive=true"]
-)
+@pytest.mark.parametrize("optimizer", ["sgd client.momentum=0.9 client.nesterov=true", "adam algo.allow_adaptive=true"])
 def test_no_stray_cpu_tensor(algo, optimizer):
     """On the meta device, an operation that mixes devices raises: local training must touch its own device only."""
     words = f"algo={algo} client.optimizer={optimizer}".split()

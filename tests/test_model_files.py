@@ -88,9 +88,7 @@ def test_weights_round_trip(settings, shape, parameters, saved):
     path = saved(FlatModel(source).state_dict())
     target = FlatModel(settings.build(shape, 10))
     type(settings)(**{**vars(settings), "weights": path}).load_weights(target.module)
-    assert target.w.data_ptr() == next(iter(target.module.parameters())).data_ptr(), (
-        "still views of the flat vector"
-    )
+    assert target.w.data_ptr() == next(iter(target.module.parameters())).data_ptr(), "still views of the flat vector"
     for name, tensor in source.state_dict().items():
         assert torch.equal(target.module.state_dict()[name], tensor), name
 
@@ -141,8 +139,6 @@ def test_bad_weights_are_one_line(tmp_path, saved):
             settings.load_weights(model)
         assert str(error.value).startswith(f"model.weights={path}: ")
         assert "\n" not in str(error.value)
-        assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items()), (
-            "untouched"
-        )
+        assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items()), "untouched"
     with pytest.raises(BadInput, match="no such file"):
         Linear(weights=str(tmp_path / "absent")).content_hash()

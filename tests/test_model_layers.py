@@ -81,9 +81,7 @@ def test_winograd_stands_aside_where_it_does_not_apply():
         assert torch.equal(layer(x), functional.conv2d(x, layer.weight, padding=1))
     x = torch.randn(2, 4, 8, 8, requires_grad=True)
     (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
-    with pytest.raises(
-        RuntimeError, match="once_differentiable"
-    ):  # never a wrong second derivative in silence
+    with pytest.raises(RuntimeError, match="once_differentiable"):  # never a wrong second derivative in silence
         gradient.sum().backward()
     assert torch.equal(layer.double()(x.double()), functional.conv2d(x.double(), layer.weight, padding=1))
 
@@ -127,8 +125,6 @@ print(*found)
 
 def test_another_process_gives_the_same_bits(capsys):
     source = Path(__file__).parents[1] / "src"
-    other = subprocess.run(
-        [sys.executable, "-c", BITS], cwd=source, capture_output=True, text=True, check=True
-    )
+    other = subprocess.run([sys.executable, "-c", BITS], cwd=source, capture_output=True, text=True, check=True)
     exec(BITS, {})
     assert capsys.readouterr().out == other.stdout

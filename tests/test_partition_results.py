@@ -76,9 +76,7 @@ def test_file_that_is_not_there_and_a_number_of_clients_that_differs(tmp_path):
     missing = FilePartition(path=str(tmp_path / "none.json"))
     assert "no such file" in refusal(lambda: missing.split(TEN, 10, 0))
     assert "no such file" in refusal(missing.content_hash)
-    assert "partition.clients=3: null or 2" in refusal(
-        lambda: replace(partition, clients=3).split(TEN, 10, 0)
-    )
+    assert "partition.clients=3: null or 2" in refusal(lambda: replace(partition, clients=3).split(TEN, 10, 0))
     assert len(replace(partition, clients=2).split(TEN, 10, 0)) == 2
     before = partition.content_hash()
     assert write(tmp_path, [[0], [2]]).content_hash() != before
@@ -120,9 +118,7 @@ def test_heterogeneity_of_known_splits():
 def test_label_divergence_is_weighted_by_size_and_agrees_with_scipy():
     parts = Dirichlet(alpha=0.3).split(TEN, 10, 0)
     everyone = np.bincount(TEN)
-    divergences = [
-        jensenshannon(np.bincount(TEN[part], minlength=10), everyone, base=2) ** 2 for part in parts
-    ]
+    divergences = [jensenshannon(np.bincount(TEN[part], minlength=10), everyone, base=2) ** 2 for part in parts]
     expected = np.average(divergences, weights=[len(part) for part in parts])
     assert heterogeneity(TEN, 10, parts)["label_divergence"] == pytest.approx(expected)
 

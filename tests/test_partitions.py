@@ -144,9 +144,7 @@ def test_a_draw_that_is_large_enough_is_left_alone():
 def test_iid_sizes_differ_by_one_and_classes_vary_as_in_a_random_sample():
     counts = counts_of(Iid(clients=30))
     assert np.ptp(counts.sum(axis=1)) <= 1
-    assert (
-        0.5 < counts.var() / 6 < 1.5
-    )  # about Poisson with mean 6.7, not the exact shares of a stratified split
+    assert 0.5 < counts.var() / 6 < 1.5  # about Poisson with mean 6.7, not the exact shares of a stratified split
 
 
 # Sets of labels
@@ -185,9 +183,7 @@ def test_nonbalance_counts(clients, groups, classes, held):
 
 @pytest.mark.parametrize("shape", [1e-3, 0.3, 1.16, 5.0])
 def test_pareto_has_one_full_client_and_at_least_one_label_each(shape):
-    found = np.array(
-        [(counts_of(Pareto(clients=20, shape=shape), seed=seed) > 0).sum(axis=1) for seed in range(20)]
-    )
+    found = np.array([(counts_of(Pareto(clients=20, shape=shape), seed=seed) > 0).sum(axis=1) for seed in range(20)])
     np.testing.assert_array_equal(found.max(axis=1), 10)
     assert found.min() == 1 or shape == 5.0
 

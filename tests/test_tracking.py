@@ -52,9 +52,7 @@ def test_the_offline_file_holds_config_metrics_summary_and_picture(fedbench):
     assert run.status == 0, run.err
     (file,) = run.folder.glob("wandb/offline-run-*/*.wandb")
     records = read_records(file)
-    history = [
-        items(record.history.item) for record in records if record.WhichOneof("record_type") == "history"
-    ]
+    history = [items(record.history.item) for record in records if record.WhichOneof("record_type") == "history"]
     with open(run.folder / "metrics.csv") as stream:
         expected = list(csv.DictReader(stream))
     logged = [row for row in history if "test_accuracy" in row]
@@ -101,9 +99,7 @@ def test_online_with_credentials_and_offline_without(monkeypatch, tmp_path, key,
     import fedbench.tracking as tracking
 
     seen = {}
-    monkeypatch.setattr(
-        tracking, "_WandbTracker", lambda settings, mode, *rest: seen.setdefault("mode", mode)
-    )
+    monkeypatch.setattr(tracking, "_WandbTracker", lambda settings, mode, *rest: seen.setdefault("mode", mode))
     if key:
         monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
     Wandb().start("id", "label", {}, tmp_path)

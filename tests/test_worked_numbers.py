@@ -23,9 +23,7 @@ def close(measured, expected, tolerance=1e-9):
 
 def nova(rho: float = 0.0, mu: float = 0.0, aggregate=None) -> list[list[float]]:
     modifiers = {"steps": FixedSteps(TAU)} | ({"prox": Prox(mu)} if mu else {})
-    return ls2.trajectory(
-        Algorithm(aggregate=aggregate or Nova(), modifiers=modifiers), client={"momentum": rho}
-    )
+    return ls2.trajectory(Algorithm(aggregate=aggregate or Nova(), modifiers=modifiers), client={"momentum": rho})
 
 
 @pytest.mark.parametrize(

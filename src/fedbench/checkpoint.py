@@ -40,9 +40,7 @@ class CheckpointStore:
     def __init__(self, folder: Path, group: Group):
         self.folder, self.group = folder, group
 
-    def save(
-        self, done: int, state: ExperimentState, books: dict[str, Any], extra: dict[str, Tensor]
-    ) -> None:
+    def save(self, done: int, state: ExperimentState, books: dict[str, Any], extra: dict[str, Tensor]) -> None:
         """Write a checkpoint after round `done`; `books` and `extra` count on the leader only."""
         target = self.folder / f"{PREFIX}{done:06d}"
         building = self.folder / f"{UNFINISHED}{done:06d}"
@@ -72,11 +70,7 @@ class CheckpointStore:
             return None
         folder = self.folder / f"{PREFIX}{done:06d}"
         tensors = load_file(folder / "server.safetensors")
-        extra = {
-            name.removeprefix("extra/"): tensors.pop(name)
-            for name in list(tensors)
-            if name.startswith("extra/")
-        }
+        extra = {name.removeprefix("extra/"): tensors.pop(name) for name in list(tensors) if name.startswith("extra/")}
         state.restore_server(tensors)
         for file in sorted(folder.glob("clients-*.safetensors")):
             with safe_open(file, framework="pt") as stored:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedbench.algorithms.base import Finished, Local, Memory, Modifier, Round, chain
 from fedbench.batches import Examples, Sampler
-from fedbench.config import ClientSettings
 from fedbench.flat import FlatModel
 from fedbench.seeding import derive
+from fedbench.settings import ClientSettings
 
 Loss = Callable[..., Tensor]  # loss(outputs, targets, reduction="mean" | "none")
 

@@ -25,9 +25,7 @@ class Score:
 
 
 class Evaluator:
-    def __init__(
-        self, model: FlatModel, test: Examples, batch_size: int, group: Group, classes: int, loss: Loss
-    ):
+    def __init__(self, model: FlatModel, test: Examples, batch_size: int, group: Group, classes: int, loss: Loss):
         self.model, self.test, self.group, self.classes, self.loss = model, test, group, classes, loss
         starts = range(0, len(test), batch_size)
         self.batches = [slice(start, min(start + batch_size, len(test))) for start in starts]

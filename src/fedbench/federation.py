@@ -15,12 +15,12 @@ from fedbench.algorithms.build import Algorithm
 from fedbench.batches import Examples, Sampler
 from fedbench.bookkeeping import Record, Totals, why_diverged
 from fedbench.client import Loss, Trainer
-from fedbench.config import Scalars
 from fedbench.evaluation import Evaluator, Score
 from fedbench.exchange import Exchange, gather
 from fedbench.flat import FlatModel
 from fedbench.parallel import BLOCK_ELEMENTS, Group, balance
 from fedbench.seeding import torch_generator
+from fedbench.settings import Scalars
 from fedbench.state import ExperimentState
 
 MOST_ROWS = 2**14  # of a block: a very small model needs no larger one
@@ -52,9 +52,7 @@ class Federation:
         self.shards = [torch.cat(shards).sort().values] if algorithm.pooled else shards
         self.sizes = [len(own) for own in self.shards]
         client = settings.client
-        self.sampler = Sampler(
-            settings.seed, client.batch_size, client.epochs, client.steps, model.has_batch_norm
-        )
+        self.sampler = Sampler(settings.seed, client.batch_size, client.epochs, client.steps, model.has_batch_norm)
         self.planned = [self.sampler.planned_steps(size) for size in self.sizes]
         self.eligible = [k for k, steps in enumerate(self.planned) if steps > 0]
         self.trainer = Trainer(model, train, self.sampler, client, algorithm.modifiers, settings.seed, loss)
@@ -107,9 +105,7 @@ class Federation:
             shares=self.weights(cohort, self.eligible),
             lr=lr,
             steps=steps,
-            norms=[
-                solver_norm(count, lr, client.momentum, self.proximal, client.nesterov) for count in steps
-            ],
+            norms=[solver_norm(count, lr, client.momentum, self.proximal, client.nesterov) for count in steps],
             momentum=client.momentum,
             proximal=self.proximal,
         )
@@ -134,8 +130,7 @@ class Federation:
         factors = {name: piece.upload_weights(facts) for name, piece in self.algorithm.modifiers.items()}
         factors |= {"update": self.algorithm.aggregate.coefficients(facts), "buffers": facts.weights}
         sums = {
-            name: torch.zeros(span.stop - span.start, dtype=self.state.w.dtype)
-            for name, span in self.columns.items()
+            name: torch.zeros(span.stop - span.start, dtype=self.state.w.dtype) for name, span in self.columns.items()
         }
         numbers = []
         block = max(self.group.size, min(MOST_ROWS, BLOCK_ELEMENTS // max(self.row_size, 1)))
@@ -166,9 +161,7 @@ class Federation:
 
     def _train_mine(self, facts: Round, mine: list[int], rows: Tensor) -> Tensor:
         """Train this rank's members of the cohort; fills what each sends, returns their numbers for the record."""
-        numbers = torch.empty(
-            len(mine), 1 + len(self.model.counters) + len(self.record_names), dtype=torch.float64
-        )
+        numbers = torch.empty(len(mine), 1 + len(self.model.counters) + len(self.record_names), dtype=torch.float64)
         for row, values, position in zip(rows, numbers, mine, strict=True):
             client = facts.cohort[position]
             before, memories = self.state.receive(client)
@@ -216,9 +209,7 @@ class Federation:
         """Score the global model, or every client's own one where there is no global model."""
         algorithm = self.algorithm
         if algorithm.personal and algorithm.scoring != "avg_bn":
-            counts = [
-                torch.bincount(self.trainer.train.y[own], minlength=self.classes) for own in self.shards
-            ]
+            counts = [torch.bincount(self.trainer.train.y[own], minlength=self.classes) for own in self.shards]
             return self.evaluator.personal(self.state.receive, self.owners, counts, algorithm.scoring)
         self.load_global()
         return self.evaluator.score()

@@ -135,9 +135,7 @@ class FlatModel:
 
     def last(self, layers: int, key: str) -> Selection:
         """The last layers of the model; `key` is the configuration key to name when there are not that many."""
-        allowed = (
-            f"the model has {len(self.layers)} layers with weights, so 0 to {len(self.layers)} are allowed"
-        )
+        allowed = f"the model has {len(self.layers)} layers with weights, so 0 to {len(self.layers)} are allowed"
         require(0 <= layers <= len(self.layers), key, layers, allowed)
         start = self.layers[-layers].start if layers else self.size
         return self.select([(start, self.size)])
@@ -149,9 +147,7 @@ class FlatModel:
         """The coordinates of `selection` that are not in `removed`."""
         left = selection.spans
         for low, high in removed.spans:
-            left = [
-                piece for start, stop in left for piece in ((start, min(stop, low)), (max(start, high), stop))
-            ]
+            left = [piece for start, stop in left for piece in ((start, min(stop, low)), (max(start, high), stop))]
             left = [(start, stop) for start, stop in left if start < stop]
         return self.select(left)
 

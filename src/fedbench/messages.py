@@ -77,10 +77,6 @@ def _flatten(node: DictConfig, prefix: str) -> list[str]:
         if key == "_target_":
             continue
         keys.append(prefix + str(key))
-        if (
-            OmegaConf.is_dict(node)
-            and not OmegaConf.is_interpolation(node, key)
-            and OmegaConf.is_dict(node[key])
-        ):
+        if OmegaConf.is_dict(node) and not OmegaConf.is_interpolation(node, key) and OmegaConf.is_dict(node[key]):
             keys += _flatten(node[key], f"{prefix}{key}.")
     return keys

@@ -33,9 +33,7 @@ class Progress:
     def _rate(self, record: Record) -> str:
         """Training examples a second, since the first round that this process finished."""
         gradients = record.numbers["gradients"]
-        if (
-            self.first_gradients is None
-        ):  # a resumed run has counts from before: start from its per-round share
+        if self.first_gradients is None:  # a resumed run has counts from before: start from its per-round share
             self.first_gradients = gradients * (1 - 1 / record.round)
         return f"{(gradients - self.first_gradients) / (time.perf_counter() - self.started):,.0f} samples/s"
 

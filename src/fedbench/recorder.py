@@ -73,9 +73,7 @@ class Recorder:
         self.progress.close()
         self.folder.write("model.safetensors", save(model, metadata={"note": note} if note else None))
         arrays = {name: value.numpy() for name, value in self.predictions.items()}
-        self.folder.write(
-            "predictions.npz", _npz(labels=self.labels.numpy(), best_round=self.best_round, **arrays)
-        )
+        self.folder.write("predictions.npz", _npz(labels=self.labels.numpy(), best_round=self.best_round, **arrays))
         self.folder.write("metrics.csv", _csv(self.rows, header=True))
         summary = {**self._results(), "digest": digest(model), **facts}
         self.folder.write("summary.json", json.dumps(summary, indent=2) + "\n")

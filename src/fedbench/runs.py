@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,10 +103,9 @@ class RunFolder:
         return lock
 
     def clear(self) -> None:
-        """Remove what an earlier attempt left, as `force=true` asks for."""
-        if self.path.exists():
-            for entry in sorted(self.path.rglob("*"), reverse=True):
-                entry.rmdir() if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        """Remove what an earlier attempt left, as `force=true` asks for; first what says that it is finished."""
+        self.summary_file.unlink(missing_ok=True)
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write one file so that readers see the whole of it or nothing."""
@@ -145,10 +145,6 @@ def source_commit() -> dict[str, Any]:
         ).stdout.strip()
 
     try:
-        return (
-            {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
-            if inside
-            else {}
-        )
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))} if inside else {}
     except OSError:  # no git on this machine
         return {}

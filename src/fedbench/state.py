@@ -21,9 +21,7 @@ class ExperimentState:
     def __init__(self, model: FlatModel, algorithm: Algorithm, owners: list[int], group: Group):
         self.model, self.algorithm, self.owners, self.group = model, algorithm, owners, group
         self.w, self.b, self.counters = model.w.clone(), model.b.clone(), model.counters.clone()
-        self.server: dict[str, State] = {
-            name: piece.init_server(model) for name, piece in algorithm.modifiers.items()
-        }
+        self.server: dict[str, State] = {name: piece.init_server(model) for name, piece in algorithm.modifiers.items()}
         self.server_opt: State = algorithm.server_opt.init(algorithm.shared.read(model.w))
         self.clients: dict[int, dict[str, State]] = {}
         remembers = any(piece.init_client(model) for piece in algorithm.modifiers.values())

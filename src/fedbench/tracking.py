@@ -55,9 +55,7 @@ class Wandb:
 
 
 class _WandbTracker:
-    def __init__(
-        self, settings: Wandb, mode: str, run_id: str, label: str, config: dict[str, Any], folder: Path
-    ):
+    def __init__(self, settings: Wandb, mode: str, run_id: str, label: str, config: dict[str, Any], folder: Path):
         import wandb  # takes a second, so only when it is used
 
         self.wandb = wandb

@@ -38,9 +38,7 @@ class Nova:
         return [p * (effective / norm) for p, norm in zip(facts.weights, facts.norms, strict=True)]
 
 
-def solver_norm(
-    steps: int, lr: float, momentum: float = 0.0, proximal: float = 0.0, nesterov: bool = False
-) -> float:
+def solver_norm(steps: int, lr: float, momentum: float = 0.0, proximal: float = 0.0, nesterov: bool = False) -> float:
     """||a||_1 of a linear local solver, found by feeding it unit gradients.
 
     For plain SGD it is the number of steps; the recursion reproduces the closed forms of FedNova's paper for momentum

@@ -8,9 +8,9 @@ from typing import Any
 from fedbench.algorithms.aggregate import Mean
 from fedbench.algorithms.base import Modifier
 from fedbench.algorithms.server import Add
-from fedbench.config import WEIGHTS, ClientSettings
 from fedbench.errors import BadInput, nearest, require
 from fedbench.flat import FlatModel, Selection
+from fedbench.settings import WEIGHTS, ClientSettings
 
 LOCAL_PARTS = ("none", "batchnorm", "head", "all")
 SCORINGS = ("global", "per_client", "avg_bn", "mean_acc")
@@ -61,9 +61,7 @@ def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | No
     modifiers: dict[str, Modifier] = algo["modifiers"]
     weights = server_weights or algo["weights"]
     require(weights in WEIGHTS, "algo.weights", weights, nearest(weights, WEIGHTS))
-    require(
-        algo["local"] in LOCAL_PARTS, "algo.local", algo["local"], nearest(str(algo["local"]), LOCAL_PARTS)
-    )
+    require(algo["local"] in LOCAL_PARTS, "algo.local", algo["local"], nearest(str(algo["local"]), LOCAL_PARTS))
     scoring = algo.get("scoring", "global")
     require(scoring in SCORINGS, "algo.scoring", scoring, nearest(str(scoring), SCORINGS))
     _refuse_repetition(modifiers)
@@ -86,9 +84,7 @@ def _refuse_repetition(modifiers: dict[str, Modifier]) -> None:
     for name, piece in modifiers.items():
         if type(piece) in seen:
             first = seen[type(piece)]
-            raise BadInput(
-                f"modifier={name}: it is the same correction as '{first}', which this algorithm has already"
-            )
+            raise BadInput(f"modifier={name}: it is the same correction as '{first}', which this algorithm has already")
         seen[type(piece)] = name
 
 
@@ -101,7 +97,5 @@ def _refuse_adaptive(algo: dict[str, Any], client: ClientSettings) -> list[str]:
         return []
     reason = f"{needing[0]} reads a mean gradient off the local path, which only sgd leaves there"
     if not algo["allow_adaptive"]:
-        raise BadInput(
-            f"client.optimizer={client.optimizer}: {reason}; algo.allow_adaptive=true runs it all the same"
-        )
+        raise BadInput(f"client.optimizer={client.optimizer}: {reason}; algo.allow_adaptive=true runs it all the same")
     return [f"adaptive client optimizer ({client.optimizer}) although {reason}"]

@@ -47,9 +47,7 @@ def _patterns(rng: np.random.Generator, shape: Sequence[int], classes: int) -> n
     return (smooth - low) / (high - low)
 
 
-def _variants(
-    rng: np.random.Generator, patterns: np.ndarray, levels: int, contrast: tuple[float, float]
-) -> np.ndarray:
+def _variants(rng: np.random.Generator, patterns: np.ndarray, levels: int, contrast: tuple[float, float]) -> np.ndarray:
     """[classes, variants, H, W, C] uint8: patterns shifted by up to an eighth, at random contrast."""
     height, width = patterns.shape[1:3]
     reach = np.array([height // 8, width // 8])

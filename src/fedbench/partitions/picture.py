@@ -18,9 +18,7 @@ _CELLS_WITH_NUMBERS = 20  # clients, and classes, up to which a cell is large en
 _NAMED_TICKS = 40  # clients, or classes, up to which each has its own tick
 
 
-def save_picture(
-    path: Path, labels: np.ndarray, classes: int, parts: Sequence[np.ndarray], title: str
-) -> None:
+def save_picture(path: Path, labels: np.ndarray, classes: int, parts: Sequence[np.ndarray], title: str) -> None:
     """Write a PNG: a map of the samples, clients x classes, under bars of the clients' sizes."""
     from matplotlib.figure import Figure  # slow to import, and a run that is skipped never draws
 

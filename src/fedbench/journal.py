@@ -1,0 +1,65 @@
+"""What is written while a run goes on: the leader's books, and checkpoints, to which every rank contributes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+from fedbench.bookkeeping import Record, Totals
+from fedbench.checkpoint import CheckpointStore
+from fedbench.federation import Federation
+from fedbench.parts import Parts
+from fedbench.recorder import Recorder
+from fedbench.reporting import summary_facts
+from fedbench.runs import label
+
+PERSONAL_NOTE = "clients keep a part of their models; here it is the clients' weighted mean"
+
+
+class Journal:
+    def __init__(self, parts: Parts, federation: Federation, workers: int):
+        self.parts, self.federation, self.workers = parts, federation, workers
+        self.started, self.earlier = time.time(), 0.0  # seconds of the attempts before this one
+        self.store = CheckpointStore(parts.folder.path, federation.group)
+        labels = federation.evaluator.labels
+        self.recorder = Recorder(parts.folder, labels, federation.settings.rounds) if federation.group.leader else None
+
+    @property
+    def wall_time(self) -> float:
+        return self.earlier + time.time() - self.started
+
+    def open(self) -> None:
+        """Go on from the newest checkpoint, if there is one, and begin to write."""
+        parts, federation = self.parts, self.federation
+        checkpoint = self.store.load(federation.state)
+        if checkpoint is not None:
+            federation.done, federation.totals = checkpoint.done, Totals(**checkpoint.books["totals"])
+            self.earlier = checkpoint.books["wall_time"]
+        if self.recorder is None:
+            return
+        if checkpoint is not None:
+            self.recorder.restore(checkpoint.books, checkpoint.extra)
+            print(f"resuming after round {checkpoint.done}", flush=True)
+        tracker = parts.config.logger.start(parts.id, label(parts.config), parts.config.tree, parts.folder.path)
+        self.recorder.start(tracker, federation.done)
+
+    def add(self, record: Record) -> None:
+        if self.recorder is not None:
+            self.recorder.add(record)
+
+    def save_checkpoint(self) -> None:
+        books = {"totals": asdict(self.federation.totals), "wall_time": self.wall_time}
+        extra = {}
+        if self.recorder is not None:
+            books |= self.recorder.books()
+            extra = self.recorder.predictions
+        self.store.save(self.federation.done, self.federation.state, books, extra)
+
+    def finish(self) -> None:
+        """The final files; then the checkpoints have done their duty."""
+        self.federation.load_global()
+        if self.recorder is not None:
+            facts = summary_facts(self.parts, self.federation, self.workers, self.wall_time)
+            note = PERSONAL_NOTE if self.parts.algorithm.personal else ""
+            self.recorder.finish(self.federation.model.state_dict(), note, facts)
+            self.store.remove()

@@ -1,0 +1,31 @@
+"""An experiment, built and checked, before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbench.algorithms.build import Algorithm
+from fedbench.config import Config
+from fedbench.data.base import Dataset
+from fedbench.models.base import Model
+from fedbench.partitions.base import Split
+from fedbench.runs import RunFolder
+
+
+@dataclass
+class Parts:
+    config: Config
+    device: str
+    data: Dataset
+    split: Split
+    model: Model
+    algorithm: Algorithm
+    folder: RunFolder
+    id: str
+
+    @property
+    def shards(self) -> list[np.ndarray]:
+        """The training indices of every client."""
+        return self.split.parts

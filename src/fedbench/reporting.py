@@ -1,0 +1,78 @@
+"""What a person reads before and after a run, and what a reader of its numbers must know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fedbench.federation import Federation
+from fedbench.flat import FlatModel
+from fedbench.partitions.measures import heterogeneity, partition_hash
+from fedbench.partitions.picture import save_picture
+from fedbench.parts import Parts
+from fedbench.runs import label, source_commit, versions
+
+
+def prepare_folder(parts: Parts) -> None:
+    """Write what is known before training."""
+    folder, config, data = parts.folder, parts.config, parts.data
+    if config.scalars.force:
+        folder.clear()
+    folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create({**config.tree, "choices": config.names})))
+    folder.write("partition.json", "[" + ",\n".join(str(own.tolist()) for own in parts.shards) + "]\n")
+    save_picture(folder.path / "partition.png", data.train_y, data.classes, parts.shards, label(config))
+
+
+def announce(parts: Parts, workers: int) -> None:
+    """Say what is about to run."""
+    config, data, model = parts.config, parts.data, FlatModel(parts.model)
+    last = ", ".join(layer.name for layer in model.layers[-2:])
+    examples = f"{len(data.train_y):,} training and {len(data.test_y):,} test examples"
+    print(f"{label(config)}  seed {config.scalars.seed}  id {parts.id}")
+    print(f"data: {data.name} ({data.note or data.source}), {examples}")
+    print(f"model: {model.size:,} parameters in {len(model.layers)} layers (the last two: {last})")
+    print(f"clients: {len(parts.shards)}, partition {partition_hash(parts.shards)}")
+    for stamp in parts.algorithm.stamps:
+        print(f"note: {stamp}")
+    print(f"running on {parts.device}, {workers} worker{'s' if workers > 1 else ''}", flush=True)
+
+
+def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time: float) -> dict[str, Any]:
+    """What stands beside the results in summary.json."""
+    data, scalars, algorithm = parts.data, parts.config.scalars, parts.algorithm
+    return {
+        "label": label(parts.config),
+        "id": parts.id,
+        "seed": scalars.seed,
+        "rounds": federation.done,
+        "scoring": algorithm.scoring if algorithm.personal else "global",
+        "stamps": algorithm.stamps,
+        "data": {"name": data.name, "source": data.source, "note": data.note, "fingerprint": data.fingerprint()},
+        "partition_hash": partition_hash(parts.shards),
+        "partition": {"draws": parts.split.tries, "moved_to_reach_min_samples": parts.split.moved},
+        "heterogeneity": heterogeneity(data.train_y, data.classes, parts.shards),
+        "parameters": federation.model.size,
+        "scale": scalars.scale,
+        "device": parts.device,
+        "workers": workers,
+        "threads": scalars.runtime.threads,
+        "versions": versions(),
+        **{f"git_{key}": value for key, value in source_commit().items()},
+        "wall_time": round(wall_time, 3),
+        "train_seconds": round(federation.totals.seconds, 3),
+    }
+
+
+def report(parts: Parts, skipped: bool) -> None:
+    """The result in words; the folder is the last line, for other programs."""
+    summary = parts.folder.finished()
+    if skipped:
+        print("this run is finished already (force=true runs it again)")
+    if summary["status"] == "diverged":
+        print(f"diverged in round {summary['diverged']['round']}: {summary['diverged']['cause']}")
+    else:
+        note = f" on a {summary['data']['note']}" if summary["data"]["source"] == "synthetic" else ""
+        best = f"best {100 * summary['best_accuracy']:.2f} % (round {summary['best_round']})"
+        print(f"accuracy{note}: final {100 * summary['final_accuracy']:.2f} %, {best}, scored: {summary['scoring']}")
+    print(f"run: {parts.folder.path}", flush=True)

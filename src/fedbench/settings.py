@@ -1,0 +1,132 @@
+"""The settings outside the config groups: their types, and their ranges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedbench.errors import nearest, require
+
+OPTIMIZERS = ("sgd", "adam")
+WEIGHTS = ("samples", "uniform")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass
+class RateDecay:
+    factor: float = 1.0
+    every: int = 1
+
+
+@dataclass
+class ClientSettings:
+    epochs: int = 1
+    steps: int | None = None
+    batch_size: Any = 32  # an integer or "full"
+    lr: float = 0.1
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    lr_decay: RateDecay = field(default_factory=RateDecay)
+
+    def rate(self, index: int) -> float:
+        """The learning rate of a round, counted from 0."""
+        return self.lr * self.lr_decay.factor ** (index // self.lr_decay.every)
+
+
+@dataclass
+class ServerSettings:
+    lr: float = 1.0
+    weights: str | None = None
+
+
+@dataclass
+class EvalSettings:
+    every: int = 1
+    batch_size: int = 500
+
+
+@dataclass
+class CheckpointSettings:
+    every: int = 10
+
+
+@dataclass
+class RuntimeSettings:
+    device: str = "auto"
+    workers: int | None = None
+    threads: int = 1
+    timeout: int = 1800
+
+
+@dataclass
+class Scalars:
+    """Everything that is not a config group with files of its own."""
+
+    rounds: int = 20
+    seed: int = 0
+    cohort: int | None = None
+    client: ClientSettings = field(default_factory=ClientSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    eval: EvalSettings = field(default_factory=EvalSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    results: str = "results"
+    scale: str | None = None
+    force: bool = False
+
+
+def check_ranges(scalars: Scalars) -> None:
+    """Ranges of everything outside the groups."""
+    client, server, runtime = scalars.client, scalars.server, scalars.runtime
+    at_least_one = {
+        "rounds": scalars.rounds,
+        "cohort": scalars.cohort,
+        "client.epochs": client.epochs,
+        "client.steps": client.steps,
+        "client.lr_decay.every": client.lr_decay.every,
+        "eval.every": scalars.eval.every,
+        "eval.batch_size": scalars.eval.batch_size,
+        "checkpoint.every": scalars.checkpoint.every,
+        "runtime.workers": runtime.workers,
+        "runtime.threads": runtime.threads,
+        "runtime.timeout": runtime.timeout,
+    }
+    for key, value in at_least_one.items():
+        require(value is None or value >= 1, key, value, "an integer of at least 1 is allowed")
+    require(bool(scalars.results), "results", scalars.results, "the path of a folder is allowed")
+    require(0 <= scalars.seed < 2**63, "seed", scalars.seed, "an integer from 0 to 2^63 - 1 is allowed")
+    size = client.batch_size
+    whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
+    require(whole or size == "full", "client.batch_size", size, "an integer of at least 1, or `full`, is allowed")
+    for key, value in {
+        "client.lr": client.lr,
+        "server.lr": server.lr,
+        "client.lr_decay.factor": client.lr_decay.factor,
+    }.items():
+        require(math.isfinite(value) and value > 0, key, value, "a finite number above 0 is allowed")
+    require(0 <= client.momentum < 1, "client.momentum", client.momentum, "a number from 0 to below 1 is allowed")
+    decay = client.weight_decay
+    require(
+        math.isfinite(decay) and decay >= 0,
+        "client.weight_decay",
+        decay,
+        "a finite number of at least 0 is allowed",
+    )
+    for key, value, choices in (
+        ("client.optimizer", client.optimizer, OPTIMIZERS),
+        ("server.weights", server.weights or "samples", WEIGHTS),
+        ("runtime.device", runtime.device, DEVICES),
+    ):
+        require(value in choices, key, value, nearest(value, choices))
+    adam = client.optimizer == "adam"
+    require(
+        not (adam and client.momentum),
+        "client.momentum",
+        client.momentum,
+        "adam has its own; only 0 is allowed with it",
+    )
+    nesterov_fits = not client.nesterov or client.momentum > 0
+    require(nesterov_fits, "client.nesterov", client.nesterov, "Nesterov needs client.momentum above 0")
