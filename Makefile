@@ -17,9 +17,8 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(READY)
 
-demo: install  ## run the main job on the embedded digits: FedAvg, then FedProx and SCAFFOLD beside it
+demo: install  ## run the main job on the embedded digits: FedAvg, 10 clients, Dirichlet 0.5
 	$(BIN)/fedbench
-	$(BIN)/fedbench experiment=digits/methods
 
 test: install  ## run all tests (real-data tests join in when FEDBENCH_DATA points to the datasets)
 	$(BIN)/python -m pytest -n 2
