@@ -90,7 +90,8 @@ def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
     if under_torchrun():
         train(group, parts, stop, group.size)
     else:
-        launch(lambda ranks: train(ranks, parts, stop, workers), workers, runtime.timeout)
+        isolated = parts.device == "cuda" or runtime.threads > 1
+        launch(lambda ranks: train(ranks, parts, stop, workers), workers, runtime.timeout, isolated)
     if group.share(int(stop.requested and parts.folder.finished() is None)):
         raise Interrupted
 

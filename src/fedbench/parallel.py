@@ -126,13 +126,14 @@ def join_torchrun(timeout: int) -> Group:
     return Group()
 
 
-def launch(work: Callable[[Group], None], workers: int, timeout: int) -> None:
+def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: bool = False) -> None:
     """Run `work` on every rank of this machine; a rank that fails ends the others and its traceback is raised.
 
-    Ranks are forked: they inherit the data without a copy and start without importing torch again. That is safe
-    while the parent has started no thread pool and not touched CUDA, which main.py sees to.
+    Ranks are forked: they inherit the data without a copy and start without importing torch again. That is safe only
+    while this process has started no thread pool and not touched CUDA, so whatever does so must be `isolated`: a
+    single rank is then forked, too, instead of running here.
     """
-    if workers == 1:
+    if workers == 1 and not isolated:
         work(Group())
         return
     with tempfile.TemporaryDirectory(prefix="fedbench-") as folder:
