@@ -307,6 +307,14 @@ def test_bad_input_is_one_line_and_status_2(fedbench, words):
     assert list(Path().iterdir()) == []
 
 
+def test_results_that_cannot_be_written_are_bad_input(fedbench, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    run = fedbench(*QUICK, "results=taken")
+    assert run.status == 2
+    assert run.err.startswith("fedbench: results=taken: a folder that can be written is allowed")
+    assert len(run.err.splitlines()) == 1
+
+
 def test_an_adaptive_run_on_request_is_stamped(fedbench):
     run = fedbench(*QUICK, "algo=scaffold", "client.optimizer=adam", "client.lr=0.001", "algo.allow_adaptive=true")
     assert run.status == 0, run.err

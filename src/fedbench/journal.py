@@ -55,6 +55,11 @@ class Journal:
             extra = self.recorder.predictions
         self.store.save(self.federation.done, self.federation.state, books, extra)
 
+    def close(self) -> None:
+        """The run was interrupted."""
+        if self.recorder is not None:
+            self.recorder.close()
+
     def finish(self) -> None:
         """The final files; then the checkpoints have done their duty."""
         self.federation.load_global()

@@ -118,6 +118,7 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
         if not last and (stopping or federation.done % scalars.checkpoint.every == 0):
             journal.save_checkpoint()
         if stopping and not last:
+            journal.close()
             return
     journal.finish()
 

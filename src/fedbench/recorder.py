@@ -68,6 +68,11 @@ class Recorder:
     def restore(self, books: dict[str, Any], predictions: dict[str, Tensor]) -> None:
         self.rows, self.best_round, self.predictions = books["rows"], books["best_round"], predictions
 
+    def close(self) -> None:
+        """The run was interrupted: leave the terminal and the tracker in order."""
+        self.progress.close()
+        self.tracker.close()
+
     def finish(self, model: dict[str, Tensor], note: str, facts: dict[str, Any]) -> None:
         """Write the final files; the summary comes last, because its presence means finished."""
         self.progress.close()

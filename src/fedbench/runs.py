@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 import fedbench
 from fedbench.algorithms.build import Algorithm
 from fedbench.config import Config, config_folder
+from fedbench.errors import bad_value
 
 # Keys that cannot change a number: where things are, how they are shown, how the work is shared out.
 NOT_IDENTITY = ("results", "force", "scale", "checkpoint", "logger")
@@ -93,13 +94,16 @@ class RunFolder:
 
     def lock(self) -> FileLock:
         """Held while the run is worked on; the kernel releases it when the process dies."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path.parent / f".{self.path.name}.lock")
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path.parent / f".{self.path.name}.lock")
             lock.acquire(timeout=0)
         except Timeout:
             print(f"another process is doing this run; waiting for it: {self.path}", flush=True)
             lock.acquire()
+        except OSError as error:
+            folder = self.path.parents[2]
+            raise bad_value("results", folder, f"a folder that can be written is allowed ({error.strerror})") from error
         return lock
 
     def clear(self) -> None:

@@ -18,6 +18,9 @@ class Tracker(Protocol):
 
     def finish(self, summary: dict[str, Any], picture: Path) -> None: ...
 
+    def close(self) -> None:
+        """Without a result: the run was interrupted and will go on."""
+
 
 @dataclass
 class Silent:
@@ -32,6 +35,9 @@ class _SilentTracker:
         pass
 
     def finish(self, summary: dict[str, Any], picture: Path) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 
@@ -83,6 +89,9 @@ class _WandbTracker:
         if picture.is_file():
             self.run.log({"partition": self.wandb.Image(str(picture))})
         self.run.summary.update(summary)
+        self.run.finish()
+
+    def close(self) -> None:
         self.run.finish()
 
 
