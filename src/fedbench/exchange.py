@@ -20,7 +20,11 @@ VECTOR = 64  # columns are cut at multiples of this many elements
 
 
 class Exchange:
-    """One row from every client of `owners`, which names the rank that has it."""
+    """One row from every client of `owners`, which names the rank that has it.
+
+    In shared memory there is one row more, for the sums: each column has a place of its own there, so a column can be
+    summed once.
+    """
 
     def __init__(self, group: Group, owners: list[int], width: int, dtype: torch.dtype):
         self.group, self.width = group, width
@@ -32,7 +36,7 @@ class Exchange:
             self.places.append(firsts[owner] + taken[owner])
             taken[owner] += 1
         self.counts = counts
-        self.shared = group.shared_tensor((len(owners), width), dtype)
+        self.shared = group.shared_tensor((len(owners) + 1, width), dtype)
         own = slice(firsts[group.rank], firsts[group.rank + 1])
         self.mine = torch.empty(counts[group.rank], width, dtype=dtype) if self.shared is None else self.shared[own]
 
@@ -63,7 +67,7 @@ class Exchange:
         cuts = [width * rank // size // VECTOR * VECTOR for rank in range(size)] + [width]
         share = slice(cuts[self.group.rank], cuts[self.group.rank + 1])
         self._add(total[share], self.shared[:, columns][:, share], coefficients)
-        result = self.group.shared_tensor((width,), total.dtype)
+        result = self.shared[-1, columns]
         result[share] = total[share]
         self.group.barrier()
         return result.clone()

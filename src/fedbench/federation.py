@@ -133,7 +133,7 @@ class Federation:
             name: torch.zeros(span.stop - span.start, dtype=self.state.w.dtype) for name, span in self.columns.items()
         }
         numbers = []
-        block = max(self.group.size, min(MOST_ROWS, BLOCK_ELEMENTS // max(self.row_size, 1)))
+        block = max(self.group.size, min(MOST_ROWS, BLOCK_ELEMENTS // max(self.row_size, 1) - 1))
         for start in range(0, len(facts.cohort), block):
             members = range(start, min(start + block, len(facts.cohort)))
             block_owners = [owners[i] for i in members]
