@@ -151,6 +151,46 @@ def test_diverged_is_a_result(fedbench):
     assert fedbench(*QUICK, "client.lr=1e18", "rounds=5").out.count("diverged in round 1") == 1
 
 
+def test_a_model_that_breaks_in_its_last_step_has_diverged_too(fedbench):
+    """The training loss is taken before the step, so it still looks well."""
+    for words in (("client.lr=1e20",), ("client.lr=1e30", "algo=local")):
+        run = fedbench(*QUICK, "client.steps=1", "rounds=1", *words)
+        assert run.status == 0
+        assert summary(run.folder)["status"] == "diverged"
+        assert summary(run.folder)["final_accuracy"] is None
+
+
+def test_a_kept_head_is_not_called_global(fedbench):
+    run = fedbench(*QUICK, "algo.local=head")
+    assert summary(run.folder)["scoring"] == "per_client"
+    assert "scored: per_client" in run.out
+
+
+def test_the_same_name_with_other_data_is_another_run(fedbench, tmp_path):
+    draw = np.random.default_rng(0)
+    folders = []
+    for root in ("A", "B"):
+        for split in ("train", "test"):
+            (tmp_path / root / "mnist").mkdir(parents=True, exist_ok=True)
+            images = draw.integers(0, 256, (60, 28, 28), dtype=np.uint8)
+            np.savez(tmp_path / root / "mnist" / f"{split}.npz", images=images, labels=np.arange(60) % 10)
+        folders.append(fedbench(*QUICK, "data=mnist", f"data.root={tmp_path / root}").folder)
+    assert folders[0] != folders[1]
+
+
+def test_the_schema_and_the_file_have_the_same_defaults():
+    from omegaconf import OmegaConf
+
+    from fedbench.settings import Scalars
+
+    stored = yaml.safe_load((config_folder() / "config.yaml").read_text())
+    schema = OmegaConf.to_container(OmegaConf.structured(Scalars))
+    schema["runtime"] = stored["runtime"] = None  # a group with files of its own
+    assert {key: stored[key] for key in schema if key in stored} == {
+        key: schema[key] for key in schema if key in stored
+    }
+
+
 def test_eval_every_still_scores_the_last_round(fedbench):
     run = fedbench(*QUICK, "rounds=5", "eval.every=2")
     assert [row["round"] for row in rows(run.folder)] == ["2", "4", "5"]
@@ -278,7 +318,7 @@ BAD = {
     "model.weights=nowhere": "model.weights=nowhere: no such file",
     "runtime.device=cuda": "runtime.device=cuda: there is no CUDA device here",
     "runtime.workers=0": "runtime.workers=0: an integer of at least 1",
-    "algo=fedprox algo.mu=-1": "algo.mu=-1.0: a number of at least 0",
+    "algo=fedprox algo.mu=-1": "algo.mu=-1.0: a finite number of at least 0",
     "algo=fedprox algo.mu=x": "algo.mu=x: a number is allowed",
     "algo=fedavgm algo.momentum=1": "algo.momentum=1.0: a number from 0 to below 1",
     "algo=fedavgm algo.variant=heavy": "algo.variant=heavy: did you mean 'heavy-ball'?",
@@ -290,6 +330,21 @@ BAD = {
     "algo=fedavg,scaffold": "--multirun",
     "results=": "results",
     "force=maybe": "force=maybe: true or false is allowed",
+    "client.lr=1e39": "client.lr=1e+39: a finite number above 0",
+    "client.lr_decay.factor=1e200 rounds=4": "client.lr_decay.factor=1e+200",
+    "client.lr_decay.factor=0.001 rounds=20": "client.lr_decay.factor=0.001: the last round's rate would be",
+    "client.lr_decay=3": "client.lr_decay=3: it is a section",
+    "runtime.timeout=100000000000000000000": "runtime.timeout=100000000000000000000: an integer of at most 10000000",
+    "algo=fednova algo.mu=20": "client.lr=0.1: with a proximal weight of 20 a rate below 0.1 is allowed",
+    "algo=local modifier=[prox]": "nothing leaves the client under algo=local",
+    "algo.weights=null": "algo.weights=None: a name is allowed",
+    "algo.pooled=banana": "algo.pooled=banana: true or false is allowed",
+    "algo.aggregate=null": "algo.aggregate=None: a section with a _target_ is needed",
+    "algo.modifiers=3": "algo.modifiers=3: modifier=[...] sets them",
+    "algo.local=head +algo.scoring=avg_bn": "algo.scoring=avg_bn: only batch norm can be averaged",
+    "+algo.scoring=global": "algo.scoring=global: choose from avg_bn, mean_acc, per_client",
+    "rounds=${nope}": "nope",
+    "data=mnist scale=smoke model=lenet model.batch_norm=true client.batch_size=1": "batch norm",
     "scale=huge": "scale=huge: choose from laptop, paper, smoke",
 }
 

@@ -149,6 +149,21 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(fedbench, ha
     assert result(resumed.folder) == result(fedbench(*setting, "results=whole").folder)
 
 
+def test_a_checkpoint_that_cannot_be_used_does_not_outlive_newer_ones(fedbench):
+    setting = (*SETTING, "rounds=60", "runtime.workers=1", "results=broken")
+    pid = start((*setting, "checkpoint.every=1"))
+    wait_for_rows("broken/runs/*/*/metrics.csv", 12)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    for manifest in Path().glob("broken/runs/*/*/checkpoint-*/manifest.json"):
+        manifest.write_text("[]")
+    pid = start((*setting, "checkpoint.every=1000"))
+    wait_for_rows("broken/runs/*/*/metrics.csv", 2)
+    os.kill(pid, signal.SIGINT)
+    os.waitpid(pid, 0)
+    assert "resuming after round" in fedbench(*setting).out
+
+
 def test_a_checkpoint_of_another_version_is_not_mixed_in(fedbench, monkeypatch):
     setting = (*SETTING, "rounds=30", "runtime.workers=1", "checkpoint.every=1")
     pid = start((*setting, "results=broken"))
@@ -244,7 +259,9 @@ def several_sums(group) -> None:
             total = torch.zeros(columns.stop - columns.start)
             for row, weight in zip(everything, weights, strict=True):
                 total.add_(row[columns], alpha=weight)
-            assert torch.equal(exchange.weighted_sum(columns, weights), total)
+            measured = torch.zeros(columns.stop - columns.start)
+            exchange.add_to(measured, columns, weights)
+            assert torch.equal(measured, total)
         assert torch.equal(gather(group, everything[mine], owners), everything)
 
 

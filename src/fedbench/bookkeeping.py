@@ -46,12 +46,21 @@ class Totals:
         self.gradients += examples
 
 
-def why_diverged(facts: Round, losses: Tensor, weights: Tensor, classes: int) -> str:
+def loss_limit(classes: int) -> float:
+    return DIVERGED_FACTOR * math.log(max(classes, 2))
+
+
+def why_test_diverged(loss: float, classes: int) -> str:
+    """A step can break a model whose training loss, taken before it, still looked well."""
+    return "" if math.isfinite(loss) and loss <= loss_limit(classes) else f"test loss {loss:.4g}"
+
+
+def why_diverged(facts: Round, losses: Tensor, server: list[Tensor], classes: int) -> str:
     """The cause in words, or nothing when all is well."""
-    bad = (~torch.isfinite(losses)) | (losses > DIVERGED_FACTOR * math.log(max(classes, 2)))
+    bad = (~torch.isfinite(losses)) | (losses > loss_limit(classes))
     if bad.any():
         position = int(bad.nonzero()[0])
         return f"training loss {losses[position]:.4g} on client {facts.cohort[position]}"
-    if not torch.isfinite(weights).all():
-        return "non-finite weights after the server step"
+    if not all(torch.isfinite(vector).all() for vector in server):
+        return "non-finite weights or statistics after the server step"
     return ""

@@ -81,20 +81,26 @@ class CheckpointStore:
         return Checkpoint(done, manifest["books"], extra)
 
     def _newest_whole(self) -> int:
+        """Its number; those after it are of no use, and must not outlive the ones that this run will write."""
         for folder in reversed(self._folders()):
             problem = _problem(folder)
             if not problem:
-                return int(folder.name.removeprefix(PREFIX))
+                return _number(folder)
             print(f"checkpoint {folder.name} is not used: {problem}", flush=True)
+            shutil.rmtree(folder)
         return 0
 
     def _folders(self) -> list[Path]:
-        return sorted(self.folder.glob(f"{PREFIX}*"))
+        return sorted(self.folder.glob(f"{PREFIX}[0-9]*"), key=_number)
 
     def remove(self) -> None:
         """The run is finished: its files say all."""
         for folder in [*self._folders(), *self.folder.glob(f"{UNFINISHED}*")]:
             shutil.rmtree(folder)
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.removeprefix(PREFIX))
 
 
 def _problem(folder: Path) -> str:
@@ -104,12 +110,12 @@ def _problem(folder: Path) -> str:
         for name, checksum in manifest["files"].items():
             if _checksum(folder / name) != checksum:
                 return f"{name} is damaged"
-    except (OSError, ValueError, KeyError) as error:
+        written, now = manifest["versions"], versions()
+        for package in ("fedbench", "torch"):
+            if written[package] != now[package]:
+                return f"it was written by {package} {written[package]}, this is {now[package]}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its manifest cannot be read ({type(error).__name__})"
-    now = versions()
-    for package in ("fedbench", "torch"):
-        if manifest["versions"].get(package) != now[package]:
-            return f"it was written by {package} {manifest['versions'].get(package)}, this is {now[package]}"
     return ""
 
 

@@ -66,6 +66,7 @@ KINDS = {
 
 def check(composed: DictConfig, names: dict[str, str]) -> Config:
     """Type-check and range-check what Hydra composed. Raises BadInput with one line."""
+    _check_slots(composed.get("algo"))
     _check_short_names(composed)
     OmegaConf.resolve(composed)
     for section in SECTIONS:
@@ -73,6 +74,12 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
             f"it is a section with keys of its own, such as {section}.{next(iter(SECTIONS[section].__annotations__))}"
         )
         require(OmegaConf.is_dict(composed.get(section, {})), section, composed.get(section), allowed)
+    decay = OmegaConf.select(composed, "client.lr_decay", default={})
+    allowed = "it is a section with keys of its own: client.lr_decay.factor, client.lr_decay.every"
+    require(decay == {} or OmegaConf.is_dict(decay), "client.lr_decay", decay, allowed)
+    for group in GROUPS:
+        chosen = composed.get(group)
+        require(OmegaConf.is_dict(chosen) and "_target_" in chosen, group, chosen, f"choose one of conf/{group}")
     scalars_node = OmegaConf.masked_copy(composed, [k for k in composed if k not in (*GROUPS, "algo")])
     scalars = _typed(Scalars, scalars_node, "")
     check_ranges(scalars)
@@ -101,6 +108,20 @@ def short_names(composed: DictConfig) -> dict[str, str]:
 
     walk(composed.algo, "algo")
     return found
+
+
+def _check_slots(algo: Any) -> None:
+    """The slots of an algorithm have types, too; its short names are checked where they lead."""
+    require(OmegaConf.is_dict(algo), "algo", algo, "choose one of the files of conf/algo")
+    kinds = {"name": str, "weights": str, "local": str, "pooled": bool, "allow_adaptive": bool}
+    for key, kind in kinds.items():
+        allowed = "true or false is allowed" if kind is bool else "a name is allowed"
+        require(isinstance(algo.get(key), kind), f"algo.{key}", algo.get(key), allowed)
+    modifiers = algo.get("modifiers")
+    require(OmegaConf.is_dict(modifiers), "algo.modifiers", modifiers, "modifier=[...] sets them")
+    pieces = {f"algo.modifiers.{name}": piece for name, piece in modifiers.items()}
+    for key, piece in {**pieces, **{f"algo.{slot}": algo.get(slot) for slot in ("aggregate", "server_opt")}}.items():
+        require(OmegaConf.is_dict(piece) and "_target_" in piece, key, piece, "a section with a _target_ is needed")
 
 
 def _check_short_names(composed: DictConfig) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedbench.batches import Examples
 from fedbench.client import Loss
+from fedbench.errors import require
 from fedbench.exchange import gather
 from fedbench.flat import FlatModel
 from fedbench.parallel import Group
@@ -75,6 +76,8 @@ class Evaluator:
             hits = (predictions[row] == self.labels).to(torch.float64)
             results[row, 0], results[row, 1] = hits @ weights, total
         results = gather(self.group, results, client_owners)
+        results = results[~results[:, 0].isnan()]  # clients none of whose classes is in the test set
+        require(len(results) > 0, "algo.scoring", scoring, "no client has a class of the test set; mean_acc is allowed")
         spread = float(results[:, 0].std(correction=0))
         predictions = gather(self.group, predictions, client_owners)
         return Score(float(results[:, 0].mean()), float(results[:, 1].mean()), predictions, spread)
@@ -83,6 +86,8 @@ class Evaluator:
         """How much each test example counts for one client; the weights sum to one."""
         if scoring == "mean_acc":
             return torch.full((len(self.test),), 1.0 / len(self.test), dtype=torch.float64)
+        if scoring != "per_client":
+            raise ValueError(f"unknown scoring {scoring}")
         available = torch.bincount(self.labels, minlength=self.classes).to(torch.float64)
         share = torch.where(available > 0, counts.to("cpu", torch.float64), 0.0)
         return (share / share.sum() / available.clamp(min=1.0))[self.labels]

@@ -50,18 +50,20 @@ class Exchange:
         matrix = self._gather(slice(0, self.width)) if self.shared is None else self.shared
         return matrix[self.places]
 
-    def weighted_sum(self, columns: slice, coefficients: list[float]) -> Tensor:
-        """sum_i coefficients[i] * row_i on some columns."""
-        total = torch.zeros(columns.stop - columns.start, dtype=self.mine.dtype)
+    def add_to(self, total: Tensor, columns: slice, coefficients: list[float]) -> None:
+        """total += sum_i coefficients[i] * row_i on some columns, row by row.
+
+        Clients may come in several exchanges, one after the other: the order of the additions is the same.
+        """
         if self.shared is not None:
-            return self._sum_share(columns, coefficients, total)
+            self._add_share(total, columns, coefficients)
+            return
         width = max(VECTOR, PIECE_ELEMENTS // max(len(self.places), 1) // VECTOR * VECTOR)
         for start in range(0, len(total), width):
             piece = slice(columns.start + start, min(columns.start + start + width, columns.stop))
             self._add(total[start : start + width], self._gather(piece), coefficients)
-        return total
 
-    def _sum_share(self, columns: slice, coefficients: list[float], total: Tensor) -> Tensor:
+    def _add_share(self, total: Tensor, columns: slice, coefficients: list[float]) -> None:
         """Add up this rank's share of the columns in shared memory, and collect the others' shares."""
         size, width = self.group.size, len(total)
         cuts = [width * rank // size // VECTOR * VECTOR for rank in range(size)] + [width]
@@ -70,7 +72,7 @@ class Exchange:
         result = self.shared[-1, columns]
         result[share] = total[share]
         self.group.barrier()
-        return result.clone()
+        total.copy_(result)
 
     def _add(self, total: Tensor, matrix: Tensor, coefficients: list[float]) -> None:
         for place, coefficient in zip(self.places, coefficients, strict=True):

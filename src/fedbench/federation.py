@@ -13,7 +13,7 @@ from fedbench.algorithms.aggregate import solver_norm
 from fedbench.algorithms.base import Round
 from fedbench.algorithms.build import Algorithm
 from fedbench.batches import Examples, Sampler
-from fedbench.bookkeeping import Record, Totals, why_diverged
+from fedbench.bookkeeping import Record, Totals, why_diverged, why_test_diverged
 from fedbench.client import Loss, Trainer
 from fedbench.evaluation import Evaluator, Score
 from fedbench.exchange import Exchange, gather
@@ -77,6 +77,8 @@ class Federation:
             due = self.done == self.settings.rounds or self.done % self.settings.eval.every == 0
             if due and not record.diverged:  # a broken model has no accuracy
                 record.score = self.evaluate()
+                record.diverged = why_test_diverged(record.score.loss, self.classes)
+                record.score = None if record.diverged else record.score
             self.totals.seconds += time.perf_counter() - started
             record.numbers["seconds"] = round(self.totals.seconds, 3)
             yield record
@@ -120,8 +122,9 @@ class Federation:
     def local_work(self, facts: Round) -> tuple[dict[str, Tensor], Tensor]:
         """Train the cohort, every rank its share, and sum what the clients send, in client order.
 
-        The cohort is taken in blocks whose size depends only on the model, so that memory does not grow with the
-        number of clients. Clients with a memory stay with their rank; others are dealt out anew every round.
+        The cohort is taken in blocks, so that memory does not grow with the number of clients; sums go on from one
+        block to the next, so their bits do not depend on it. Clients with a memory stay with their rank; others are
+        dealt out anew every round.
         """
         work = zip(facts.samples, facts.steps, strict=True)
         cost = [self.sampler.examples_seen(size, steps) for size, steps in work]
@@ -143,7 +146,7 @@ class Federation:
             exchange.send()
             for name, span in self.columns.items():
                 if span.start < span.stop:
-                    sums[name] += exchange.weighted_sum(span, [factors[name][i] for i in members])
+                    exchange.add_to(sums[name], span, [factors[name][i] for i in members])
             numbers.append(gather(self.group, own_numbers, block_owners))
         return sums, torch.cat(numbers)
 
@@ -173,7 +176,8 @@ class Federation:
                 if left.upload is not None:
                     row[self.columns[name]] = left.upload
             recorded = [float(number) for left in trained.finished.values() for number in left.numbers]
-            values[:] = torch.tensor([float(trained.loss), *self.model.counters.tolist(), *recorded])
+            counters = self.model.counters.tolist()
+            values[:] = torch.tensor([float(trained.loss), *counters, *recorded], dtype=torch.float64)
             self.state.remember(client, trained.finished)
         return numbers
 
@@ -202,7 +206,7 @@ class Federation:
             "gradients": self.totals.gradients,
             **dict(zip(self.record_names, extra, strict=True)),
         }
-        cause = why_diverged(facts, numbers[:, 0], self.state.w, self.classes)
+        cause = why_diverged(facts, numbers[:, 0], [self.state.w, self.state.b], self.classes)
         return Record(self.done, books, diverged=cause)
 
     def evaluate(self) -> Score:

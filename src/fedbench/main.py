@@ -13,8 +13,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from fedbench import messages
-from fedbench.algorithms.build import build
-from fedbench.batches import examples
+from fedbench.algorithms.build import Algorithm, build
+from fedbench.batches import Sampler, examples
 from fedbench.config import Config, check, config_folder, short_names
 from fedbench.errors import BadInput, require
 from fedbench.federation import Federation
@@ -26,6 +26,7 @@ from fedbench.parts import Parts
 from fedbench.reporting import announce, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
 from fedbench.seeding import derive
+from fedbench.settings import Scalars
 
 FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -43,10 +44,23 @@ def build_parts(config: Config) -> Parts:
         model = config.model.build(data.shape, data.classes)
     if config.model.weights is not None:
         config.model.load_weights(model)
-    algorithm.bind(FlatModel(model))  # refuses selections that this model does not have
-    number = run_id(identity(config, algorithm, device))
+    flat = FlatModel(model)
+    algorithm.bind(flat)  # refuses selections that this model does not have
+    check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
+    number = run_id(identity(config, algorithm, device, data.fingerprint()))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
     return Parts(config, device, data, split, model, algorithm, folder, number)
+
+
+def check_local_work(scalars: Scalars, algorithm: Algorithm, sizes: list[int], batch_norm: bool) -> None:
+    """Somebody must be able to train, and the proximal term must not throw the local path about."""
+    client = scalars.client
+    sampler = Sampler(scalars.seed, client.batch_size, client.epochs, client.steps, batch_norm)
+    allowed = "no client has a batch of two examples, which batch norm needs"
+    require(any(sampler.planned_steps(size) for size in sizes), "client.batch_size", client.batch_size, allowed)
+    pull = sum(piece.proximal for piece in algorithm.modifiers.values())
+    allowed = f"with a proximal weight of {pull:g} a rate below {2 / pull if pull else 0:g} is allowed"
+    require(client.lr * pull < 2, "client.lr", client.lr, allowed)
 
 
 def pick_device(asked: str) -> str:
@@ -128,11 +142,15 @@ statuses: list[int] = []
 
 def job(composed: DictConfig) -> None:
     """One job of a sweep, or the only one. A failed job is told at once and does not end a sweep."""
-    aliases = short_names(composed)
+    aliases: dict[str, str] = {}
     try:
+        aliases = short_names(composed)
         statuses.append(run(check(composed, dict(HydraConfig.get().runtime.choices))))
     except BadInput as error:
         complain(in_users_words(str(error), aliases))
+        statuses.append(BAD_INPUT)
+    except messages.CONFIGURATION_ERRORS as error:  # an interpolation that leads nowhere
+        complain(messages.explain(error, sys.argv[1:]))
         statuses.append(BAD_INPUT)
     except (Interrupted, KeyboardInterrupt):
         statuses.append(INTERRUPTED)
@@ -162,12 +180,14 @@ def main() -> None:
     sys.argv[1:] = sweeps + [word for word in sys.argv[1:] if word not in sweeps]
     try:
         hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)()
-    except messages.CONFIGURATION_ERRORS as error:
+    except (ValueError, *messages.CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
         complain(messages.explain(error, sys.argv[1:]))
         statuses.append(BAD_INPUT)
     except KeyboardInterrupt:
         statuses.append(INTERRUPTED)
-        complain("interrupted; the same command goes on from the last checkpoint")
+        if sys.stdout.isatty():
+            print("\x1b[?25h", end="")  # a progress bar may have died with the cursor hidden
+        complain("interrupted; the same command (without force=true) goes on from the last checkpoint")
     for status in (INTERRUPTED, UNEXPECTED, BAD_INPUT):
         if status in statuses:
             sys.exit(status)

@@ -81,7 +81,7 @@ class Recorder:
         self.folder.write("predictions.npz", _npz(labels=self.labels.numpy(), best_round=self.best_round, **arrays))
         self.folder.write("metrics.csv", _csv(self.rows, header=True))
         summary = {**self._results(), "digest": digest(model), **facts}
-        self.folder.write("summary.json", json.dumps(summary, indent=2) + "\n")
+        self.folder.write("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
         self.tracker.finish(summary, self.folder.path / "partition.png")
 
     def _results(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time:
         "id": parts.id,
         "seed": scalars.seed,
         "rounds": federation.done,
-        "scoring": algorithm.scoring if algorithm.personal else "global",
+        "scoring": algorithm.scoring,
         "stamps": algorithm.stamps,
         "data": {"name": data.name, "source": data.source, "note": data.note, "fingerprint": data.fingerprint()},
         "partition_hash": partition_hash(parts.shards),

@@ -26,12 +26,13 @@ NOT_IDENTITY = ("results", "force", "scale", "checkpoint", "logger")
 NOT_RUNTIME = ("workers", "timeout", "device")
 
 
-def identity(config: Config, algorithm: Algorithm, device: str) -> dict[str, Any]:
+def identity(config: Config, algorithm: Algorithm, device: str, fingerprint: str) -> dict[str, Any]:
     """The part of the configuration that decides the numbers, with files by content and defaults made explicit."""
     tree = {key: value for key, value in config.tree.items() if key not in NOT_IDENTITY}
     tree["runtime"] = {key: value for key, value in tree["runtime"].items() if key not in NOT_RUNTIME}
     tree["runtime"]["device"] = device
     tree["data"] = {key: value for key, value in tree["data"].items() if key not in ("root", "download")}
+    tree["data"]["fingerprint"] = fingerprint  # of the examples themselves: a data root may hold somebody's own
     for group, settings in (("data", config.data), ("model", config.model), ("partition", config.partition)):
         for key in ("path", "weights"):
             if tree[group].get(key) is not None:
@@ -90,7 +91,11 @@ class RunFolder:
         """The summary of a finished run, or None."""
         if not self.summary_file.is_file():
             return None
-        return json.loads(self.summary_file.read_text())
+        try:
+            summary = json.loads(self.summary_file.read_text())
+        except ValueError:
+            return None
+        return summary if isinstance(summary, dict) and "status" in summary else None
 
     def lock(self) -> FileLock:
         """Held while the run is worked on; the kernel releases it when the process dies."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from fedbench.errors import nearest, require
 
+MANY = 10**12
+LARGEST, SMALLEST = 1e38, 1e-30  # float32 holds numbers up to 3.4e38, and loses precision below 1.2e-38
 OPTIMIZERS = ("sgd", "adam")
 WEIGHTS = ("samples", "uniform")
 DEVICES = ("auto", "cpu", "cuda")
@@ -21,7 +23,7 @@ class RateDecay:
 
 @dataclass
 class ClientSettings:
-    epochs: int = 1
+    epochs: int = 2
     steps: int | None = None
     batch_size: Any = 32  # an integer or "full"
     lr: float = 0.1
@@ -80,53 +82,61 @@ class Scalars:
 
 def check_ranges(scalars: Scalars) -> None:
     """Ranges of everything outside the groups."""
+    _check_integers(scalars)
+    _check_numbers(scalars)
     client, server, runtime = scalars.client, scalars.server, scalars.runtime
-    at_least_one = {
-        "rounds": scalars.rounds,
-        "cohort": scalars.cohort,
-        "client.epochs": client.epochs,
-        "client.steps": client.steps,
-        "client.lr_decay.every": client.lr_decay.every,
-        "eval.every": scalars.eval.every,
-        "eval.batch_size": scalars.eval.batch_size,
-        "checkpoint.every": scalars.checkpoint.every,
-        "runtime.workers": runtime.workers,
-        "runtime.threads": runtime.threads,
-        "runtime.timeout": runtime.timeout,
-    }
-    for key, value in at_least_one.items():
-        require(value is None or value >= 1, key, value, "an integer of at least 1 is allowed")
     require(bool(scalars.results), "results", scalars.results, "the path of a folder is allowed")
-    require(0 <= scalars.seed < 2**63, "seed", scalars.seed, "an integer from 0 to 2^63 - 1 is allowed")
-    size = client.batch_size
-    whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
-    require(whole or size == "full", "client.batch_size", size, "an integer of at least 1, or `full`, is allowed")
-    for key, value in {
-        "client.lr": client.lr,
-        "server.lr": server.lr,
-        "client.lr_decay.factor": client.lr_decay.factor,
-    }.items():
-        require(math.isfinite(value) and value > 0, key, value, "a finite number above 0 is allowed")
-    require(0 <= client.momentum < 1, "client.momentum", client.momentum, "a number from 0 to below 1 is allowed")
-    decay = client.weight_decay
-    require(
-        math.isfinite(decay) and decay >= 0,
-        "client.weight_decay",
-        decay,
-        "a finite number of at least 0 is allowed",
-    )
     for key, value, choices in (
         ("client.optimizer", client.optimizer, OPTIMIZERS),
         ("server.weights", server.weights or "samples", WEIGHTS),
         ("runtime.device", runtime.device, DEVICES),
     ):
         require(value in choices, key, value, nearest(value, choices))
-    adam = client.optimizer == "adam"
-    require(
-        not (adam and client.momentum),
-        "client.momentum",
-        client.momentum,
-        "adam has its own; only 0 is allowed with it",
-    )
+    adam_fits = client.optimizer != "adam" or client.momentum == 0
+    require(adam_fits, "client.momentum", client.momentum, "adam has its own; only 0 is allowed with it")
     nesterov_fits = not client.nesterov or client.momentum > 0
     require(nesterov_fits, "client.nesterov", client.nesterov, "Nesterov needs client.momentum above 0")
+
+
+def _check_integers(scalars: Scalars) -> None:
+    client, runtime = scalars.client, scalars.runtime
+    upper = {
+        "rounds": (scalars.rounds, MANY),
+        "cohort": (scalars.cohort, MANY),
+        "client.epochs": (client.epochs, MANY),
+        "client.steps": (client.steps, MANY),
+        "client.lr_decay.every": (client.lr_decay.every, MANY),
+        "eval.every": (scalars.eval.every, MANY),
+        "eval.batch_size": (scalars.eval.batch_size, MANY),
+        "checkpoint.every": (scalars.checkpoint.every, MANY),
+        "runtime.workers": (runtime.workers, 1024),
+        "runtime.threads": (runtime.threads, 1024),
+        "runtime.timeout": (runtime.timeout, 10**7),
+    }
+    for key, (value, most) in upper.items():
+        require(value is None or value >= 1, key, value, "an integer of at least 1 is allowed")
+        require(value is None or value <= most, key, value, f"an integer of at most {most} is allowed")
+    require(0 <= scalars.seed < 2**63, "seed", scalars.seed, "an integer from 0 to 2^63 - 1 is allowed")
+    size = client.batch_size
+    whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
+    require(whole or size == "full", "client.batch_size", size, "an integer of at least 1, or `full`, is allowed")
+
+
+def _check_numbers(scalars: Scalars) -> None:
+    client = scalars.client
+    positive = {
+        "client.lr": client.lr,
+        "server.lr": scalars.server.lr,
+        "client.lr_decay.factor": client.lr_decay.factor,
+    }
+    for key, value in positive.items():
+        require(0 < value <= LARGEST, key, value, "a finite number above 0 is allowed")
+    decay = client.weight_decay
+    require(0 <= decay <= LARGEST, "client.weight_decay", decay, "a finite number of at least 0 is allowed")
+    require(0 <= client.momentum < 1, "client.momentum", client.momentum, "a number from 0 to below 1 is allowed")
+    try:
+        last = client.rate(scalars.rounds - 1)
+    except OverflowError:
+        last = math.inf
+    allowed = f"the last round's rate would be {last:g}; from {SMALLEST:g} to {LARGEST:g} is allowed"
+    require(SMALLEST <= last <= LARGEST, "client.lr_decay.factor", client.lr_decay.factor, allowed)

@@ -14,6 +14,7 @@ from fedbench.exchange import Exchange
 from fedbench.flat import FlatModel
 from fedbench.parallel import Group
 
+MEAN_ELEMENTS = 2**23  # of the clients' own parts that are averaged at a time
 OWN_PART = "local"  # the entry of a client's memory that holds the parameters it never sends
 
 
@@ -73,15 +74,21 @@ class ExperimentState:
         self.model.counters.copy_(self.counters)
 
     def _mean_own_part(self, members: list[int], weights: list[float]) -> Tensor:
+        """The clients' own parts in blocks, as many at a time as have room."""
         width = self.algorithm.kept.size + (len(self.b) if self.algorithm.keeps_buffers else 0)
-        exchange = Exchange(self.group, [self.owners[client] for client in members], width, self.w.dtype)
-        mine = [client for client in members if self.owners[client] == self.group.rank]
-        for row, client in zip(exchange.mine, mine, strict=True):
-            self.receive(client)
-            part = self.algorithm.kept.read(self.model.w)
-            row[:] = torch.cat([part, self.model.b]) if self.algorithm.keeps_buffers else part
-        exchange.send()
-        return exchange.weighted_sum(slice(0, width), weights).to(self.model.device)
+        total = torch.zeros(width, dtype=self.w.dtype)
+        block = max(self.group.size, MEAN_ELEMENTS // width)
+        for start in range(0, len(members), block):
+            some = members[start : start + block]
+            exchange = Exchange(self.group, [self.owners[client] for client in some], width, self.w.dtype)
+            mine = [client for client in some if self.owners[client] == self.group.rank]
+            for row, client in zip(exchange.mine, mine, strict=True):
+                self.receive(client)
+                part = self.algorithm.kept.read(self.model.w)
+                row[:] = torch.cat([part, self.model.b]) if self.algorithm.keeps_buffers else part
+            exchange.send()
+            exchange.add_to(total, slice(0, width), weights[start : start + block])
+        return total.to(self.model.device)
 
     def server_tensors(self) -> dict[str, Tensor]:
         """The server's side under flat names, for a checkpoint."""

@@ -13,7 +13,7 @@ from fedbench.flat import FlatModel, Selection
 from fedbench.settings import WEIGHTS, ClientSettings
 
 LOCAL_PARTS = ("none", "batchnorm", "head", "all")
-SCORINGS = ("global", "per_client", "avg_bn", "mean_acc")
+SCORINGS = ("per_client", "avg_bn", "mean_acc")
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Algorithm:
     local: str = "none"
     pooled: bool = False
     modifiers: dict[str, Modifier] = field(default_factory=dict)
-    scoring: str = "global"
+    scoring: str | None = None  # how clients' own models are scored; resolved by `bind`
     stamps: list[str] = field(default_factory=list)  # what a reader of the numbers must know
 
     shared: Selection = field(init=False)  # parameters that leave the client
@@ -45,6 +45,26 @@ class Algorithm:
         for name, modifier in self.modifiers.items():
             modifier.bind(model, self.shared, f"algo.modifiers.{name}")
         self.modifiers = {name: piece for name, piece in self.modifiers.items() if piece.active}
+        for name, modifier in self.modifiers.items():
+            if self.shared.size == 0:
+                raise BadInput(
+                    f"modifier={name}: nothing leaves the client under algo={self.name}, so it has no meaning"
+                )
+            if modifier.where.size == 0:
+                raise BadInput(
+                    f"modifier={name}: its layers hold nothing that leaves the client under algo={self.name}"
+                )
+        self._resolve_scoring()
+
+    def _resolve_scoring(self) -> None:
+        if not self.personal:
+            self.scoring = "global"
+        elif self.scoring in (None, "global"):
+            self.scoring = "per_client"
+        fits = self.scoring != "avg_bn" or self.local == "batchnorm"
+        require(
+            fits, "algo.scoring", self.scoring, "only batch norm can be averaged; per_client and mean_acc are allowed"
+        )
 
     @property
     def keeps_buffers(self) -> bool:
@@ -62,8 +82,8 @@ def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | No
     weights = server_weights or algo["weights"]
     require(weights in WEIGHTS, "algo.weights", weights, nearest(weights, WEIGHTS))
     require(algo["local"] in LOCAL_PARTS, "algo.local", algo["local"], nearest(str(algo["local"]), LOCAL_PARTS))
-    scoring = algo.get("scoring", "global")
-    require(scoring in SCORINGS, "algo.scoring", scoring, nearest(str(scoring), SCORINGS))
+    scoring = algo.get("scoring")
+    require(scoring in (None, *SCORINGS), "algo.scoring", scoring, nearest(str(scoring), SCORINGS))
     _refuse_repetition(modifiers)
     stamps = _refuse_adaptive(algo, client)
     return Algorithm(

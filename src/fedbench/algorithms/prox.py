@@ -29,7 +29,7 @@ class Prox(Modifier):
         return self.mu
 
     def bind(self, model: FlatModel, shared: Selection, key: str) -> None:
-        require(self.mu >= 0.0, f"{key}.mu", self.mu, "a number of at least 0 is allowed")
+        require(0.0 <= self.mu <= 1e38, f"{key}.mu", self.mu, "a finite number of at least 0 is allowed")
         super().bind(model, shared, key)
 
     def grad(self, local: Local, memory: Memory) -> None:
