@@ -129,7 +129,10 @@ def _check_short_names(composed: DictConfig) -> None:
     used = [name.removeprefix("algo.") for name in short_names(composed).values()]
     for key in composed.algo:
         if key not in (*SLOTS, *used):
-            raise BadInput(f"unknown key 'algo.{key}': {nearest(str(key), [*SLOTS, *used])}")
+            repeated = (
+                " (or modifier=[...] repeats one that the algorithm has already)" if composed.algo.modifiers else ""
+            )
+            raise BadInput(f"unknown key 'algo.{key}'{repeated}: {nearest(str(key), [*SLOTS, *used])}")
 
 
 def _plain(settings: Any) -> dict[str, Any]:

@@ -24,6 +24,8 @@ def explain(error: Exception, arguments: list[str]) -> str:
     sweep = re.search(r"Ambiguous value for argument '([^']+)'", text)
     if sweep:
         return f"{sweep.group(1)}: several values are a sweep, which --multirun (or -m) asks for"
+    if "Config group override must be" in text:
+        return _not_a_choice(arguments)
     missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
     if missing and isinstance(error, HydraException | MissingConfigException):
         return _missing_choice(missing.group(1))
@@ -33,6 +35,17 @@ def explain(error: Exception, arguments: list[str]) -> str:
     if unknown:
         return _unknown_key(unknown.group(1), arguments)
     return " ".join(line.strip() for line in text.splitlines() if line.strip() and "https://" not in line)
+
+
+def _not_a_choice(arguments: list[str]) -> str:
+    """`scale=null` or `data=3`: what was given for a group is not the name of a file."""
+    for word in arguments:
+        group, _, value = word.partition("=")
+        if (config_folder() / group).is_dir() and not re.fullmatch(r"[\[A-Za-z_].*", value.replace("null", "")):
+            return _missing_choice(f"{group}/{value}").replace(
+                "did you mean", "name a file, or leave it out; did you mean"
+            )
+    return "the choice of a group is the name of a file"
 
 
 def _missing_choice(path: str) -> str:

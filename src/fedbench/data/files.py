@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -14,7 +15,10 @@ import numpy as np
 from fedbench.errors import BadInput
 
 # What numpy and zipfile raise for a file that is damaged, cut short, encrypted or something else altogether.
-_DAMAGED = (OSError, ValueError, EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_DAMAGED = (
+    *(OSError, ValueError, EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    *(MemoryError, OverflowError, AttributeError, tokenize.TokenError),  # from headers that promise nonsense
+)
 
 
 def data_root(root: str | None) -> Path:
