@@ -157,10 +157,12 @@ def test_a_checkpoint_that_cannot_be_used_does_not_outlive_newer_ones(fedbench):
     os.waitpid(pid, 0)
     for manifest in Path().glob("broken/runs/*/*/checkpoint-*/manifest.json"):
         manifest.write_text("[]")
+    next(Path().glob("broken/runs/*/*/metrics.csv")).unlink()  # so that the next wait sees the next attempt
     pid = start((*setting, "checkpoint.every=1000"))
     wait_for_rows("broken/runs/*/*/metrics.csv", 2)
     os.kill(pid, signal.SIGINT)
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
     assert "resuming after round" in fedbench(*setting).out
 
 
