@@ -29,7 +29,7 @@ class Outcome:
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data root for tests that need no real dataset (digits are decoded into it once)."""
+    """An empty data root, for tests that need no real dataset."""
     return tmp_path_factory.mktemp("data")
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import ls2
 import pytest
 from ls2 import FixedCohorts, FixedSteps
 
 from fedbench.algorithms.aggregate import Mean, Nova, solver_norm
+from fedbench.algorithms.base import Modifier
 from fedbench.algorithms.build import Algorithm
 from fedbench.algorithms.control_variate import ControlVariate
 from fedbench.algorithms.prox import Prox
@@ -132,6 +135,28 @@ def test_scaffold_converges_to_the_optimum_and_fedavg_does_not():
 def test_fedpvr_masks_the_head():
     expected = [(0.9075, 0.44875), (0.8454703125, 0.4288390625), (0.800427767578, 0.422889222656)]
     close(ls2.trajectory(scaffold(layers=1), 3), expected)
+
+
+@dataclass
+class ShrinkHead(Modifier):
+    """FedPMVR's published reading, to try the `update` hook: the head's update shrinks by 1 - alpha."""
+
+    alpha: float = 0.1
+
+    def update(self, local, memory):
+        local.update[1] *= 1 - self.alpha
+
+
+def test_what_is_sent_can_be_changed_after_training():
+    algorithm = Algorithm(weights="uniform", modifiers={"shrink": ShrinkHead()})
+    expected = [(0.9075, 0.453875), (0.84198234375, 0.429624921875), (0.794492151855, 0.418832189814)]
+    close(ls2.trajectory(algorithm, 3), expected)
+
+
+def test_control_variates_come_from_the_path_and_not_from_what_is_sent():
+    for state in ls2.states(ls2.federation(scaffold(shrink=ShrinkHead(0.5)), rounds=1)):
+        assert state.clients[0]["control_variate"]["c"].tolist() == pytest.approx([-0.425, -0.875])
+        assert state.w.tolist() == pytest.approx([0.9075, 0.5 - 0.5 * (0.5 - 0.44875)])
 
 
 def test_a_part_that_clients_keep():
