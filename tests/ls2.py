@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedbench.algorithms.base import Modifier
+from fedbench.algorithms.base import Allocation, Modifier
 from fedbench.algorithms.build import Algorithm
 from fedbench.batches import Examples
 from fedbench.evaluation import Score
@@ -59,7 +59,7 @@ class FixedSteps(Modifier):
     steps: tuple[int, ...] = ()
 
     def num_steps(self, federation, index, cohort, steps):
-        return [self.steps[k] for k in cohort]
+        return Allocation([self.steps[k] for k in cohort])
 
 
 @dataclass
@@ -69,7 +69,7 @@ class FixedCohorts(Modifier):
     cohorts: tuple[tuple[int, ...], ...] = ()
 
     def num_steps(self, federation, index, cohort, steps):
-        return [count if k in self.cohorts[index] else 0 for k, count in zip(cohort, steps, strict=True)]
+        return Allocation([count if k in self.cohorts[index] else 0 for k, count in zip(cohort, steps, strict=True)])
 
 
 def federation(algorithm: Algorithm, rounds: int = 3, client: dict | None = None, server_lr: float = 1.0) -> Federation:

@@ -14,6 +14,7 @@ from fedbench.errors import BadInput, nearest, require
 from fedbench.settings import (
     CheckpointSettings,
     ClientSettings,
+    DiagnosticsSettings,
     EvalSettings,
     RuntimeSettings,
     Scalars,
@@ -43,16 +44,19 @@ SLOTS = (
     "aggregate",
     "server_opt",
     "local",
+    "local_train",
     "pooled",
     "scoring",
     "modifiers",
     "allow_adaptive",
 )
+PIECES = ("aggregate", "server_opt", "local_train")  # slots that hold an object
 SECTIONS = {
     "client": ClientSettings,
     "server": ServerSettings,
     "eval": EvalSettings,
     "checkpoint": CheckpointSettings,
+    "diagnostics": DiagnosticsSettings,
     "runtime": RuntimeSettings,
 }
 KINDS = {
@@ -90,7 +94,7 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
         **{group: _plain(settings) for group, settings in groups.items()},
         "algo": {**algo, "modifiers": {name: _plain(piece) for name, piece in algo["modifiers"].items()}},
     }
-    for slot in ("aggregate", "server_opt"):
+    for slot in PIECES:
         tree["algo"][slot] = _plain(algo[slot])
     return Config(scalars, **groups, algo=algo, names=names, tree=tree)
 
@@ -120,7 +124,7 @@ def _check_slots(algo: Any) -> None:
     modifiers = algo.get("modifiers")
     require(OmegaConf.is_dict(modifiers), "algo.modifiers", modifiers, "modifier=[...] sets them")
     pieces = {f"algo.modifiers.{name}": piece for name, piece in modifiers.items()}
-    for key, piece in {**pieces, **{f"algo.{slot}": algo.get(slot) for slot in ("aggregate", "server_opt")}}.items():
+    for key, piece in {**pieces, **{f"algo.{slot}": algo.get(slot) for slot in PIECES}}.items():
         require(OmegaConf.is_dict(piece) and "_target_" in piece, key, piece, "a section with a _target_ is needed")
 
 

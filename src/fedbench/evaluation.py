@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -23,6 +23,7 @@ class Score:
     loss: float
     predictions: Tensor  # classes on the test set: [examples], or [clients, examples] for personal models
     spread: float | None = None  # standard deviation over clients, for personal models
+    others: dict[str, float] = field(default_factory=dict)  # columns about other models that a method's authors report
 
 
 class Evaluator:

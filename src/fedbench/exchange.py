@@ -8,6 +8,7 @@ a loop over vector registers leaves no rest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from fedbench.parallel import PIECE_ELEMENTS, Group
 
+SUM_ELEMENTS = 2**23  # of rows that are summed at a time
 VECTOR = 64  # columns are cut at multiples of this many elements
 
 
@@ -45,9 +47,10 @@ class Exchange:
         if self.shared is not None:
             self.group.barrier()
 
-    def rows(self) -> Tensor:
-        """All rows in client order."""
-        matrix = self._gather(slice(0, self.width)) if self.shared is None else self.shared
+    def rows(self, columns: slice | None = None) -> Tensor:
+        """All rows in client order, or some of their columns."""
+        columns = columns or slice(0, self.width)
+        matrix = self._gather(columns) if self.shared is None else self.shared[:, columns]
         return matrix[self.places]
 
     def add_to(self, total: Tensor, columns: slice, coefficients: list[float]) -> None:
@@ -90,6 +93,28 @@ class Exchange:
         dist.all_gather_single(everything, padded)
         pieces = everything.split(longest)
         return torch.cat([piece[:count] for piece, count in zip(pieces, self.counts, strict=True)])
+
+
+def weighted_sum(
+    group: Group,
+    owners: list[int],
+    weights: list[float],
+    width: int,
+    dtype: torch.dtype,
+    write: Callable[[int, Tensor], None],
+) -> Tensor:
+    """sum_i weights[i] * row_i on every rank; `write(i, row)` fills the rows that this rank owns, some at a time."""
+    total = torch.zeros(width, dtype=dtype)
+    block = max(group.size, SUM_ELEMENTS // max(width, 1))
+    for start in range(0, len(owners), block):
+        members = range(start, min(start + block, len(owners)))
+        exchange = Exchange(group, [owners[i] for i in members], width, dtype)
+        mine = [i for i in members if owners[i] == group.rank]
+        for row, i in zip(exchange.mine, mine, strict=True):
+            write(i, row)
+        exchange.send()
+        exchange.add_to(total, slice(0, width), [weights[i] for i in members])
+    return total
 
 
 def gather(group: Group, rows: Tensor, owners: list[int]) -> Tensor:

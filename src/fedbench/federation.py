@@ -10,10 +10,10 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from fedbench.algorithms.aggregate import solver_norm
-from fedbench.algorithms.base import Round
+from fedbench.algorithms.base import Round, Scene, chain
 from fedbench.algorithms.build import Algorithm
 from fedbench.batches import Examples, Sampler
-from fedbench.bookkeeping import Record, Totals, why_diverged, why_test_diverged
+from fedbench.bookkeeping import Ledger, Record, Totals, why_diverged, why_test_diverged
 from fedbench.client import Loss, Trainer
 from fedbench.evaluation import Evaluator, Score
 from fedbench.exchange import Exchange, gather
@@ -41,7 +41,6 @@ class Federation:
         classes: int,
         loss: Loss = functional.cross_entropy,
     ):
-        algorithm.bind(model)
         self.model, self.algorithm, self.settings, self.group, self.classes = (
             model,
             algorithm,
@@ -52,16 +51,18 @@ class Federation:
         self.shards = [torch.cat(shards).sort().values] if algorithm.pooled else shards
         self.sizes = [len(own) for own in self.shards]
         client = settings.client
+        algorithm.bind(Scene(model, len(self.shards), classes, settings.rounds, settings.seed, client.momentum))
         self.sampler = Sampler(settings.seed, client.batch_size, client.epochs, client.steps, model.has_batch_norm)
         self.planned = [self.sampler.planned_steps(size) for size in self.sizes]
         self.eligible = [k for k, steps in enumerate(self.planned) if steps > 0]
-        self.trainer = Trainer(model, train, self.sampler, client, algorithm.modifiers, settings.seed, loss)
+        norms = settings.diagnostics.gradient_norms
+        self.trainer = Trainer(model, train, self.sampler, client, algorithm, settings.seed, loss, norms)
         self.evaluator = Evaluator(model, test, settings.eval.batch_size, group, classes, loss)
         self.owners = balance(self.sizes, group.size)
         self.state = ExperimentState(model, algorithm, self.owners, group)
         self.proximal = sum(piece.proximal for piece in algorithm.modifiers.values())
-        self.record_names = [column for piece in algorithm.modifiers.values() for column in piece.records]
         self.columns = self._row_layout()
+        self.ledger = Ledger(model, algorithm, norms)
         self.totals = Totals()
         self.done = 0
 
@@ -93,12 +94,14 @@ class Federation:
             generator = torch_generator(settings.seed, "cohort", index)
             chosen = torch.randperm(len(cohort), generator=generator)[: settings.cohort].sort().values
             cohort = [self.eligible[i] for i in chosen.tolist()]
-        steps = [self.planned[k] for k in cohort]
+        asked, steps, notes = cohort, [self.planned[k] for k in cohort], {}
         for piece in self.algorithm.modifiers.values():
-            steps = piece.num_steps(self, index, cohort, steps)
-        cohort = [k for k, count in zip(cohort, steps, strict=True) if count > 0]
+            allocated = piece.num_steps(self, index, asked, steps)
+            steps, notes = allocated.steps, notes | allocated.notes
+        cohort = [k for k, count in zip(asked, steps, strict=True) if count > 0]
         steps = [count for count in steps if count > 0]
         lr = client.rate(index)
+        moving = [self.trainer.shared_steps(self.sizes[k], count) for k, count in zip(cohort, steps, strict=True)]
         return Round(
             index=index,
             cohort=cohort,
@@ -107,9 +110,13 @@ class Federation:
             shares=self.weights(cohort, self.eligible),
             lr=lr,
             steps=steps,
-            norms=[solver_norm(count, lr, client.momentum, self.proximal, client.nesterov) for count in steps],
+            norms=[solver_norm(count, lr, client.momentum, self.proximal, client.nesterov) for count in moving],
             momentum=client.momentum,
             proximal=self.proximal,
+            rounds=settings.rounds,
+            server_lr=settings.server.lr,
+            asked=asked,
+            notes=notes,
         )
 
     def weights(self, members: list[int], population: list[int]) -> list[float]:
@@ -130,11 +137,13 @@ class Federation:
         cost = [self.sampler.examples_seen(size, steps) for size, steps in work]
         fixed = self.state.clients_remember
         owners = [self.owners[k] for k in facts.cohort] if fixed else balance(cost, self.group.size)
+        self.prepare_starts(facts.cohort)
         factors = {name: piece.upload_weights(facts) for name, piece in self.algorithm.modifiers.items()}
         factors |= {"update": self.algorithm.aggregate.coefficients(facts), "buffers": facts.weights}
         sums = {
             name: torch.zeros(span.stop - span.start, dtype=self.state.w.dtype) for name, span in self.columns.items()
         }
+        collected: dict[str, list[Tensor]] = {name: [] for name in self.collectors}
         numbers = []
         block = max(self.group.size, min(MOST_ROWS, BLOCK_ELEMENTS // max(self.row_size, 1) - 1))
         for start in range(0, len(facts.cohort), block):
@@ -145,10 +154,19 @@ class Federation:
             own_numbers = self._train_mine(facts, mine, exchange.mine)
             exchange.send()
             for name, span in self.columns.items():
-                if span.start < span.stop:
+                if name in collected:
+                    collected[name].append(exchange.rows(span))
+                elif span.start < span.stop:
                     exchange.add_to(sums[name], span, [factors[name][i] for i in members])
             numbers.append(gather(self.group, own_numbers, block_owners))
+        sums |= {name: torch.cat(rows) for name, rows in collected.items()}
         return sums, torch.cat(numbers)
+
+    def prepare_starts(self, clients: list[int]) -> None:
+        """What these clients start from, where it is not the server's model. All ranks take part."""
+        self.state.starts = {}
+        for _, start in chain(self.algorithm.modifiers, "start"):
+            self.state.starts |= start(self, clients)
 
     def _row_layout(self) -> dict[str, slice]:
         """What a client sends, side by side in one row: update, buffers, and what each modifier uploads."""
@@ -156,6 +174,7 @@ class Federation:
         if self.algorithm.keeps_buffers:
             sizes["buffers"] = 0
         sizes |= {name: piece.upload_size() for name, piece in self.algorithm.modifiers.items()}
+        self.collectors = [name for name, piece in self.algorithm.modifiers.items() if piece.collects]
         layout, self.row_size = {}, 0
         for name, size in sizes.items():
             layout[name] = slice(self.row_size, self.row_size + size)
@@ -164,7 +183,7 @@ class Federation:
 
     def _train_mine(self, facts: Round, mine: list[int], rows: Tensor) -> Tensor:
         """Train this rank's members of the cohort; fills what each sends, returns their numbers for the record."""
-        numbers = torch.empty(len(mine), 1 + len(self.model.counters) + len(self.record_names), dtype=torch.float64)
+        numbers = torch.empty(len(mine), self.ledger.width(facts), dtype=torch.float64)
         for row, values, position in zip(rows, numbers, mine, strict=True):
             client = facts.cohort[position]
             before, memories = self.state.receive(client)
@@ -175,21 +194,20 @@ class Federation:
             for name, left in trained.finished.items():
                 if left.upload is not None:
                     row[self.columns[name]] = left.upload
-            recorded = [float(number) for left in trained.finished.values() for number in left.numbers]
-            counters = self.model.counters.tolist()
-            values[:] = torch.tensor([float(trained.loss), *counters, *recorded], dtype=torch.float64)
+            self.ledger.write(values, trained)
             self.state.remember(client, trained.finished)
         return numbers
 
     def server_step(self, facts: Round, sums: dict[str, Tensor], numbers: Tensor) -> None:
         state, algorithm = self.state, self.algorithm
         sums = {name: value.to(self.model.device) for name, value in sums.items()}
-        direction, state.server_opt = algorithm.server_opt.step(sums["update"], state.server_opt)
+        weights = algorithm.shared.read(state.w)
+        direction, state.server_opt = algorithm.server_opt.step(facts, weights, sums["update"], state.server_opt)
         algorithm.shared.add(state.w, direction, self.settings.server.lr)
         if not algorithm.keeps_buffers:
             state.b.copy_(sums["buffers"])
             if len(state.counters):  # integers are not averaged: the largest stands
-                state.counters.copy_(numbers[:, 1 : 1 + len(state.counters)].max(dim=0).values)
+                state.counters.copy_(self.ledger.counters(numbers).max(dim=0).values)
         for name, piece in algorithm.modifiers.items():
             state.server[name] = piece.server(facts, state.server[name], sums[name])
 
@@ -197,26 +215,32 @@ class Federation:
         work = zip(facts.samples, facts.steps, strict=True)
         examples = sum(self.sampler.examples_seen(size, steps) for size, steps in work)
         self.totals.count(facts, self.algorithm, examples, self.state.w.element_size())
-        samples = torch.tensor(facts.samples, dtype=torch.float64)
-        extra = numbers[:, 1 + len(self.state.counters) :].mean(dim=0).tolist()
+        losses = self.ledger.losses(numbers)
         books = {
-            "train_loss": float(samples @ numbers[:, 0]) / float(samples.sum()),
+            "train_loss": float(torch.tensor(facts.samples, dtype=torch.float64) @ losses) / sum(facts.samples),
             "bytes_up": self.totals.bytes_up,
             "bytes_down": self.totals.bytes_down,
             "gradients": self.totals.gradients,
-            **dict(zip(self.record_names, extra, strict=True)),
+            **self.ledger.means(facts, numbers),
         }
-        cause = why_diverged(facts, numbers[:, 0], [self.state.w, self.state.b], self.classes)
-        return Record(self.done, books, diverged=cause)
+        cause = why_diverged(facts, losses, [self.state.w, self.state.b], self.classes)
+        return Record(self.done, books, clients=self.ledger.rows(facts, numbers), diverged=cause)
 
     def evaluate(self) -> Score:
         """Score the global model, or every client's own one where there is no global model."""
         algorithm = self.algorithm
         if algorithm.personal and algorithm.scoring != "avg_bn":
+            self.prepare_starts(self.eligible)
             counts = [torch.bincount(self.trainer.train.y[own], minlength=self.classes) for own in self.shards]
             return self.evaluator.personal(self.state.receive, self.owners, counts, algorithm.scoring)
         self.load_global()
-        return self.evaluator.score()
+        score = self.evaluator.score()
+        for name, weights in algorithm.server_opt.also_score(self.state.server_opt).items():
+            algorithm.shared.write(self.model.w, weights)
+            other = self.evaluator.score()
+            score.others |= {f"test_accuracy_{name}": other.accuracy, f"test_loss_{name}": other.loss}
+        return score
 
     def load_global(self) -> None:
+        self.prepare_starts(self.eligible)
         self.state.load_global(self.eligible, self.weights(self.eligible, self.eligible))

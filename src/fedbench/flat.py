@@ -73,6 +73,7 @@ class FlatModel:
         self.device = torch.device(device)
         self.layers: list[Layer] = []
         parameters: list[tuple[nn.Parameter, nn.Module]] = []
+        self.places: list[tuple[nn.Parameter, int, int]] = []  # every parameter and its slice of `w`
         buffers: list[tuple[nn.Module, str, Tensor]] = []
         position = 0
         for name, modules in model.layers():
@@ -103,6 +104,7 @@ class FlatModel:
             view.copy_(parameter.detach())
             parameter.data = view
             parameter.grad = _shaped(self.g[position:end], parameter.shape)
+            self.places.append((parameter, position, end))
             position = end
 
     def _adopt_buffers(self, buffers: list[tuple[nn.Module, str, Tensor]]) -> None:
@@ -151,6 +153,39 @@ class FlatModel:
             left = [(start, stop) for start, stop in left if start < stop]
         return self.select(left)
 
+    def place(self, wanted: nn.Parameter) -> slice:
+        """Where a parameter stands in `w`."""
+        return next(slice(start, stop) for parameter, start, stop in self.places if parameter is wanted)
+
+    def parameters_in(self, selection: Selection) -> list[nn.Parameter]:
+        """The parameters of a selection, which never cuts one apart, in its order."""
+        spans = selection.spans
+        return [p for p, start, stop in self.places if any(low <= start and stop <= high for low, high in spans)]
+
+    def layers_in(self, selection: Selection) -> list[slice]:
+        """The pieces that the layers take of the values of a selection."""
+        pieces, position = [], 0
+        for layer in self.layers:
+            overlap = sum(max(0, min(stop, layer.stop) - max(start, layer.start)) for start, stop in selection.spans)
+            if overlap:
+                pieces.append(slice(position, position + overlap))
+                position += overlap
+        return pieces
+
+    def embed_with(self, w: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        """The head's input under other parameters and buffers, in evaluation mode and without a graph."""
+        module, own = self.module, (self.w.clone(), self.b.clone())
+        was_training = module.training
+        module.eval()
+        with torch.no_grad():
+            self.w.copy_(w)
+            self.b.copy_(b)
+            embedding = module.embed(x)
+            self.w.copy_(own[0])
+            self.b.copy_(own[1])
+        module.train(was_training)
+        return embedding
+
     def state_dict(self) -> dict[str, Tensor]:
         """Ordinary contiguous tensors under the module's own names, as files hold them."""
         state = self.module.state_dict()
@@ -163,6 +198,11 @@ def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
         return piece.view(shape)
     outputs, inputs, height, width = shape
     return piece.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+
+
+def flatten(gradients: tuple[Tensor, ...]) -> Tensor:
+    """Gradients of parameters in the order in which the flat vector stores them."""
+    return torch.cat([g.permute(0, 2, 3, 1).reshape(-1) if g.ndim == 4 else g.reshape(-1) for g in gradients])
 
 
 def digest(state: dict[str, Tensor]) -> str:

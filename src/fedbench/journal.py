@@ -52,7 +52,7 @@ class Journal:
         extra = {}
         if self.recorder is not None:
             books |= self.recorder.books()
-            extra = self.recorder.predictions
+            extra = self.recorder.tensors()
         self.store.save(self.federation.done, self.federation.state, books, extra)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from fedbench import messages
+from fedbench.algorithms.base import Scene
 from fedbench.algorithms.build import Algorithm, build
 from fedbench.batches import Sampler, examples
 from fedbench.config import Config, check, config_folder, short_names
@@ -41,11 +42,12 @@ def build_parts(config: Config) -> Parts:
     require(scalars.cohort is None or scalars.cohort <= len(split.parts), "cohort", scalars.cohort, allowed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(scalars.seed, "initial weights"))
-        model = config.model.build(data.shape, data.classes)
+        model = config.model.network(data.shape, data.classes, algorithm.projection)
     if config.model.weights is not None:
         config.model.load_weights(model)
     flat = FlatModel(model)
-    algorithm.bind(flat)  # refuses selections that this model does not have
+    scene = Scene(flat, len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
+    algorithm.bind(scene)  # refuses what makes no sense on this model
     check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
     number = run_id(identity(config, algorithm, device, data.fingerprint()))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)

@@ -1,4 +1,4 @@
-"""The leader's books: metrics.csv round by round, and the files that a finished run consists of."""
+"""The leader's books: metrics.csv and clients.csv round by round, and the files that a finished run consists of."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -27,17 +28,21 @@ class Recorder:
         self.best_round = 0
         self.predictions: dict[str, Tensor] = {}  # "best" and "final"
         self.diverged: dict[str, Any] | None = None
+        self.clients = ""  # the content of clients.csv: a row for each client and round
 
     def start(self, tracker: Tracker, done: int) -> None:
-        """Begin to write; after a resume the file holds exactly the rows of the checkpoint again."""
+        """Begin to write; after a resume the files hold exactly the rows of the checkpoint again."""
         self.tracker, self.progress = tracker, Progress(self.rounds, done)
         self.folder.write("metrics.csv", _csv(self.rows, header=bool(self.rows)))
+        self.folder.write("clients.csv", self.clients)
         for row in self.rows:
             tracker.log(row)
 
     def add(self, record: Record) -> None:
         if record.diverged:
             self.diverged = {"round": record.round, "cause": record.diverged}
+        self._append("clients.csv", added := _csv(record.clients, header=not self.clients))
+        self.clients += added
         if record.score is not None:
             self._add_row(record)
         self.progress.show(record)
@@ -47,16 +52,19 @@ class Recorder:
         scored = {"round": record.round, "test_accuracy": score.accuracy, "test_loss": score.loss}
         if score.spread is not None:
             scored["test_accuracy_std"] = score.spread
-        row = {**scored, **record.numbers}
+        row = {**scored, **record.numbers, **score.others}
         row = {**{key: row[key] for key in FIRST_COLUMNS}, **row}
         if not self.best_round or score.accuracy > self._row(self.best_round)["test_accuracy"]:
             self.best_round = record.round
             self.predictions["best"] = score.predictions.clone()  # files hold no shared memory
         self.predictions["final"] = score.predictions
         self.rows.append(row)
-        with open(self.folder.path / "metrics.csv", "a", newline="") as file:
-            file.write(_csv([row], header=len(self.rows) == 1))
+        self._append("metrics.csv", _csv([row], header=len(self.rows) == 1))
         self.tracker.log(row)
+
+    def _append(self, name: str, text: str) -> None:
+        with open(self.folder.path / name, "a", newline="") as file:
+            file.write(text)
 
     def _row(self, number: int) -> dict[str, float]:
         return next(row for row in self.rows if row["round"] == number)
@@ -65,8 +73,13 @@ class Recorder:
         """What a checkpoint must hold beside tensors."""
         return {"rows": self.rows, "best_round": self.best_round}
 
-    def restore(self, books: dict[str, Any], predictions: dict[str, Tensor]) -> None:
-        self.rows, self.best_round, self.predictions = books["rows"], books["best_round"], predictions
+    def tensors(self) -> dict[str, Tensor]:
+        """The larger part of that, as tensors."""
+        return {**self.predictions, "clients": torch.frombuffer(bytearray(self.clients.encode()), dtype=torch.uint8)}
+
+    def restore(self, books: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.clients = tensors.pop("clients").numpy().tobytes().decode()
+        self.rows, self.best_round, self.predictions = books["rows"], books["best_round"], tensors
 
     def close(self) -> None:
         """The run was interrupted: leave the terminal and the tracker in order."""
@@ -80,6 +93,7 @@ class Recorder:
         arrays = {name: value.numpy() for name, value in self.predictions.items()}
         self.folder.write("predictions.npz", _npz(labels=self.labels.numpy(), best_round=self.best_round, **arrays))
         self.folder.write("metrics.csv", _csv(self.rows, header=True))
+        self.folder.write("clients.csv", self.clients)
         summary = {**self._results(), "digest": digest(model), **facts}
         self.folder.write("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
         self.tracker.finish(summary, self.folder.path / "partition.png")
@@ -98,7 +112,7 @@ class Recorder:
         }
 
 
-def _csv(rows: list[dict[str, float]], header: bool) -> str:
+def _csv(rows: list[dict[str, Any]], header: bool) -> str:
     if not rows:
         return ",".join(FIRST_COLUMNS) + "\n" if header else ""
     text = io.StringIO()

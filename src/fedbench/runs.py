@@ -37,6 +37,9 @@ def identity(config: Config, algorithm: Algorithm, device: str, fingerprint: str
         for key in ("path", "weights"):
             if tree[group].get(key) is not None:
                 tree[group] = {**tree[group], key: settings.content_hash()}
+    tree["model"] = {**tree["model"], "projection": tree["model"]["projection"] or algorithm.projection}
+    if not tree["diagnostics"]["gradient_norms"]:
+        del tree["diagnostics"]  # a run without them is what it was before they existed
     client = dict(tree["client"])
     if client["steps"] is not None:
         client["epochs"] = None
@@ -49,6 +52,7 @@ def identity(config: Config, algorithm: Algorithm, device: str, fingerprint: str
         "aggregate": tree["algo"]["aggregate"],
         "server_opt": tree["algo"]["server_opt"],
         "local": algorithm.local,
+        "local_train": tree["algo"]["local_train"],
         "pooled": algorithm.pooled,
         "scoring": algorithm.scoring,
         "modifiers": {name: tree["algo"]["modifiers"][name] for name in algorithm.modifiers},
@@ -76,7 +80,9 @@ def _own_modifiers(algo: str) -> list[str]:
     """The modifiers that belong to a named algorithm, as its file lists them."""
     content = yaml.safe_load((config_folder() / "algo" / f"{algo}.yaml").read_text())
     defaults = [entry for entry in content.get("defaults", []) if isinstance(entry, dict)]
-    return [name for entry in defaults for names in entry.values() for name in names]
+    return [name for entry in defaults for names in entry.values() for name in names] + list(
+        content.get("modifiers", {})
+    )
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,11 @@ class CheckpointSettings:
 
 
 @dataclass
+class DiagnosticsSettings:
+    gradient_norms: bool = False  # of every layer, for each client and round
+
+
+@dataclass
 class RuntimeSettings:
     device: str = "auto"
     workers: int | None = None
@@ -74,6 +79,7 @@ class Scalars:
     server: ServerSettings = field(default_factory=ServerSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    diagnostics: DiagnosticsSettings = field(default_factory=DiagnosticsSettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     results: str = "results"
     scale: str | None = None

@@ -5,16 +5,14 @@ This is what a checkpoint holds. A client's memory is kept by the rank that owns
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from fedbench.algorithms.base import Finished, Memory, State
 from fedbench.algorithms.build import Algorithm
-from fedbench.exchange import Exchange
-from fedbench.flat import FlatModel
+from fedbench.exchange import weighted_sum
+from fedbench.flat import FlatModel, Selection
 from fedbench.parallel import Group
 
-MEAN_ELEMENTS = 2**23  # of the clients' own parts that are averaged at a time
 OWN_PART = "local"  # the entry of a client's memory that holds the parameters it never sends
 
 
@@ -25,6 +23,7 @@ class ExperimentState:
         self.server: dict[str, State] = {name: piece.init_server(model) for name, piece in algorithm.modifiers.items()}
         self.server_opt: State = algorithm.server_opt.init(algorithm.shared.read(model.w))
         self.clients: dict[int, dict[str, State]] = {}
+        self.starts: dict[int, Tensor] = {}  # what clients start from where it is not the server's; not kept
         remembers = any(piece.init_client(model) for piece in algorithm.modifiers.values())
         self.clients_remember = algorithm.personal or remembers
 
@@ -36,6 +35,9 @@ class ExperimentState:
         kept = self.clients.get(client, {})
         self._load_server()
         before, own = self.w, kept.get(OWN_PART)
+        if client in self.starts:
+            before = self.starts[client]
+            self.model.w.copy_(before)
         if own is not None:
             self.algorithm.kept.write(self.model.w, own["w"])
             before = self.model.w.clone()
@@ -50,7 +52,7 @@ class ExperimentState:
     def remember(self, client: int, finished: dict[str, Finished]) -> None:
         """Store what a client keeps after its work; the model still holds its final parameters."""
         memory = {name: left.client for name, left in finished.items() if left.client}
-        if self.algorithm.personal:
+        if self.algorithm.keeps_part:
             own = {"w": self.algorithm.kept.read(self.model.w).clone()}
             if self.algorithm.keeps_buffers:
                 own |= {"b": self.model.b.clone(), "counters": self.model.counters.clone()}
@@ -59,36 +61,33 @@ class ExperimentState:
             self.clients[client] = memory
 
     def load_global(self, members: list[int], weights: list[float]) -> None:
-        """Put the global model into the flat model; a part that clients keep is their weighted mean."""
-        own_part = self._mean_own_part(members, weights) if self.algorithm.personal else None
+        """Put the global model into the flat model; what clients have of their own is their weighted mean."""
+        algorithm = self.algorithm
+        part = algorithm.kept if algorithm.keeps_part else self.model.everything()
+        own = self._mean_own_part(part, members, weights) if algorithm.personal else None
         self._load_server()
-        if own_part is not None:
-            size = self.algorithm.kept.size
-            self.algorithm.kept.write(self.model.w, own_part[:size])
-            if self.algorithm.keeps_buffers:
-                self.model.b.copy_(own_part[size:])
+        if own is not None:
+            part.write(self.model.w, own[: part.size])
+            if algorithm.keeps_buffers:
+                self.model.b.copy_(own[part.size :])
 
     def _load_server(self) -> None:
         self.model.w.copy_(self.w)
         self.model.b.copy_(self.b)
         self.model.counters.copy_(self.counters)
 
-    def _mean_own_part(self, members: list[int], weights: list[float]) -> Tensor:
-        """The clients' own parts in blocks, as many at a time as have room."""
-        width = self.algorithm.kept.size + (len(self.b) if self.algorithm.keeps_buffers else 0)
-        total = torch.zeros(width, dtype=self.w.dtype)
-        block = max(self.group.size, MEAN_ELEMENTS // width)
-        for start in range(0, len(members), block):
-            some = members[start : start + block]
-            exchange = Exchange(self.group, [self.owners[client] for client in some], width, self.w.dtype)
-            mine = [client for client in some if self.owners[client] == self.group.rank]
-            for row, client in zip(exchange.mine, mine, strict=True):
-                self.receive(client)
-                part = self.algorithm.kept.read(self.model.w)
-                row[:] = torch.cat([part, self.model.b]) if self.algorithm.keeps_buffers else part
-            exchange.send()
-            exchange.add_to(total, slice(0, width), weights[start : start + block])
-        return total.to(self.model.device)
+    def _mean_own_part(self, part: Selection, members: list[int], weights: list[float]) -> Tensor:
+        buffers = self.algorithm.keeps_buffers
+
+        def write(i: int, row: Tensor) -> None:
+            self.receive(members[i])
+            row[: part.size] = part.read(self.model.w)
+            if buffers:
+                row[part.size :] = self.model.b
+
+        owners = [self.owners[client] for client in members]
+        width = part.size + (len(self.b) if buffers else 0)
+        return weighted_sum(self.group, owners, weights, width, self.w.dtype, write).to(self.model.device)
 
     def server_tensors(self) -> dict[str, Tensor]:
         """The server's side under flat names, for a checkpoint."""

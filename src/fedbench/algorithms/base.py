@@ -8,16 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from fedbench.flat import FlatModel, Selection
 
 if TYPE_CHECKING:
+    from fedbench.client import Trainer
     from fedbench.federation import Federation
 
 State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a modifier may know about the experiment when it is bound to it."""
+
+    model: FlatModel
+    clients: int
+    classes: int
+    rounds: int
+    seed: int
+    momentum: float = 0.0  # of the clients' optimizer
+    shared: Selection | None = None  # the parameters that leave the client
+    aggregate: Any = None  # the slot's value
 
 
 @dataclass(frozen=True)
@@ -34,6 +49,20 @@ class Round:
     norms: list[float]  # ||a_k||_1, what the local solver makes of unit gradients
     momentum: float = 0.0
     proximal: float = 0.0
+    rounds: int = 1  # of the whole run
+    server_lr: float = 1.0
+    asked: list[int] = field(default_factory=list)  # the cohort, and the clients that were then left out of it
+    notes: dict[str, list[float]] = field(default_factory=dict)  # for the record, a number for each of `asked`
+
+
+@dataclass
+class Batch:
+    """One mini-batch on its way through the network, for the hooks that work on the loss."""
+
+    x: Tensor
+    y: Tensor
+    logits: Tensor
+    embedding: Tensor | None  # the input of the head, for modifiers that say they need it
 
 
 @dataclass
@@ -47,9 +76,24 @@ class Local:
     lr: float
     model: FlatModel  # model.w is the iterate, model.g the gradient of the current step
     before: Tensor  # the parameters that the client started from
+    own: Tensor  # the client's training examples
+    trainer: Trainer  # for gradients outside the local steps
+    round: int = 0
+    shared_steps: int = 0  # of the steps, those in which the parameters move that leave the client
+    shared_frozen: bool = False  # whether they stand still in the current step
     step: int = 0
+    batch: Batch | None = None
     path: Tensor | None = None  # after minus before, of the local path itself
     update: Tensor | None = None  # what is sent: the path, as the `update` hooks leave it
+
+    @property
+    def labels(self) -> Tensor:
+        return self.trainer.train.y[self.own]
+
+    @property
+    def epoch(self) -> int:
+        """How often the client has been through its examples in this round, counted from 0."""
+        return self.step // self.trainer.sampler.batches_per_epoch(self.samples)
 
 
 @dataclass
@@ -68,6 +112,15 @@ class Finished:
     client: State = field(default_factory=dict)  # the client's new memory
     upload: Tensor | None = None  # reduced over the cohort with `upload_weights`
     numbers: list[float] = field(default_factory=list)  # for the record, named by `records`
+    chosen: list[int] = field(default_factory=list)  # for the record: step numbers, named by `records_steps`
+
+
+@dataclass
+class Allocation:
+    """How many local steps every member of a cohort takes, and numbers about it for the record."""
+
+    steps: list[int]
+    notes: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Modifier:
@@ -75,7 +128,12 @@ class Modifier:
 
     order: ClassVar[int] = 0  # modifiers act in this order, whatever the order on the command line
     needs_linear_solver: ClassVar[bool] = False  # its mathematics reads a mean gradient off the local path
+    needs_global_model: ClassVar[bool] = False  # it compares clients that start from the same model
+    needs_embedding: ClassVar[bool] = False  # its `loss` reads `local.batch.embedding`
+    personal: ClassVar[bool] = False  # clients have models of their own although all parameters leave them
+    collects: ClassVar[bool] = False  # `server` gets every client's upload instead of their sum
     records: ClassVar[tuple[str, ...]] = ()  # columns that it adds to the metrics, a number a client each
+    records_steps: ClassVar[str] = ""  # a column of step numbers a client
 
     where: Selection  # the coordinates that it touches, set by `bind`
 
@@ -85,17 +143,36 @@ class Modifier:
         return True
 
     @property
+    def needs_plain_sgd(self) -> str:
+        """Why client momentum makes no sense with it, or nothing."""
+        return ""
+
+    @property
+    def projection_size(self) -> int | None:
+        """Width of the projection that it wants between features and head, if any."""
+        return None
+
+    @property
     def proximal(self) -> float:
         """Weight of a pull towards the received model, which changes what the local solver accumulates."""
         return 0.0
 
-    def bind(self, model: FlatModel, shared: Selection, key: str) -> None:
+    def bind(self, scene: Scene, key: str) -> None:
         """Resolve `where` on this model, among the parameters that leave the client. `key` is for messages."""
-        self.where = shared
+        self.where = scene.shared
 
     def extra_floats(self) -> tuple[int, int]:
-        """Floats down and up for each client and round, on top of the model."""
+        """Floats down and up for each client of the cohort and round, on top of the model."""
         return 0, 0
+
+    def traffic(self, facts: Round) -> tuple[int, int]:
+        """Floats down and up in a round, on top of the cohort's models."""
+        down, up = self.extra_floats()
+        return down * len(facts.cohort), up * len(facts.cohort)
+
+    def extra_gradients(self, facts: Round) -> int:
+        """Gradients of single examples in a round, on top of those of the local steps."""
+        return 0
 
     def upload_size(self) -> int:
         """Length of the vector that `finish` uploads."""
@@ -108,15 +185,35 @@ class Modifier:
         """The memory of a client that has never taken part."""
         return {}
 
-    def num_steps(self, federation: Federation, index: int, cohort: list[int], steps: list[int]) -> list[int]:
-        """Local steps of every cohort member; a client with none is left out of the round."""
-        return steps
+    def num_steps(self, federation: Federation, index: int, cohort: list[int], steps: list[int]) -> Allocation:
+        """Local steps of every cohort member; a client with none is left out of the round. All ranks call it."""
+        return Allocation(steps)
+
+    def shift(self, memory: Memory, gradient: Tensor) -> None:
+        """Add to a gradient at the received model, in place, what this modifier corrects it by."""
+
+    def start(self, federation: Federation, clients: list[int]) -> dict[int, Tensor]:
+        """Shared parameters that clients start from where they are not the server's. All ranks call it.
+
+        Needed are only those of the clients that this rank owns.
+        """
+        return {}
 
     def begin(self, local: Local, memory: Memory) -> None:
         """Before the first step: compute into `memory.scratch` what stays the same during the round."""
 
+    def loss(self, local: Local, memory: Memory, loss: Tensor) -> Tensor:
+        """After the forward pass, with `local.batch`: the loss to minimise instead of `loss`."""
+        return loss
+
+    def probe(self, local: Local, memory: Memory) -> None:
+        """Before backward, with the graph alive: gradients of anything else go to `memory.scratch`."""
+
     def grad(self, local: Local, memory: Memory) -> None:
         """After backward, before the optimizer: change `local.model.g` in place."""
+
+    def stepped(self, local: Local, memory: Memory) -> None:
+        """After the optimizer's step."""
 
     def update(self, local: Local, memory: Memory) -> None:
         """After local training: change `local.update` in place."""
@@ -129,7 +226,7 @@ class Modifier:
         return facts.weights
 
     def server(self, facts: Round, state: State, uploaded: Tensor | None) -> State:
-        """After the server step: the new server state, from the reduced upload."""
+        """After the server step: the new server state, from the reduced upload (a row a client if it `collects`)."""
         return state
 
 
@@ -140,3 +237,10 @@ def overrides(modifier: Modifier, hook: str) -> bool:
 
 def chain(modifiers: dict[str, Modifier], hook: str) -> list[tuple[str, Callable]]:
     return [(name, getattr(piece, hook)) for name, piece in modifiers.items() if overrides(piece, hook)]
+
+
+def masked(scene: Scene, layers: int | None, key: str) -> Selection:
+    """The last layers (None: all) of the model, without what never leaves the client."""
+    model = scene.model
+    chosen = model.everything() if layers is None else model.last(layers, f"{key}.layers")
+    return model.without(chosen, model.without(model.everything(), scene.shared))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedbench.algorithms.aggregate import Mean
-from fedbench.algorithms.base import Modifier
+from fedbench.algorithms.base import Modifier, Scene, overrides
+from fedbench.algorithms.local_train import Joint
 from fedbench.algorithms.server import Add
 from fedbench.errors import BadInput, nearest, require
-from fedbench.flat import FlatModel, Selection
+from fedbench.flat import Selection
 from fedbench.settings import WEIGHTS, ClientSettings
 
 LOCAL_PARTS = ("none", "batchnorm", "head", "all")
@@ -25,16 +26,19 @@ class Algorithm:
     aggregate: Any = field(default_factory=Mean)
     server_opt: Any = field(default_factory=Add)
     local: str = "none"
+    local_train: Any = field(default_factory=Joint)
     pooled: bool = False
     modifiers: dict[str, Modifier] = field(default_factory=dict)
     scoring: str | None = None  # how clients' own models are scored; resolved by `bind`
+    projection: int | None = None  # width of the projection that the network gets, unless the model has its own
     stamps: list[str] = field(default_factory=list)  # what a reader of the numbers must know
 
     shared: Selection = field(init=False)  # parameters that leave the client
     kept: Selection = field(init=False)  # parameters that never do
 
-    def bind(self, model: FlatModel) -> None:
+    def bind(self, scene: Scene) -> None:
         """Resolve selections on this model; settings that make a modifier the identity drop it here."""
+        model = scene.model
         self.kept = {
             "none": model.nothing,
             "batchnorm": model.batch_norm,
@@ -42,19 +46,26 @@ class Algorithm:
             "all": model.everything,
         }[self.local]()
         self.shared = model.without(model.everything(), self.kept)
+        scene = replace(scene, shared=self.shared, aggregate=self.aggregate)
         for name, modifier in self.modifiers.items():
-            modifier.bind(model, self.shared, f"algo.modifiers.{name}")
+            modifier.bind(scene, f"algo.modifiers.{name}")
         self.modifiers = {name: piece for name, piece in self.modifiers.items() if piece.active}
         for name, modifier in self.modifiers.items():
-            if self.shared.size == 0:
-                raise BadInput(
-                    f"modifier={name}: nothing leaves the client under algo={self.name}, so it has no meaning"
-                )
-            if modifier.where.size == 0:
-                raise BadInput(
-                    f"modifier={name}: its layers hold nothing that leaves the client under algo={self.name}"
-                )
+            self._refuse(name, modifier, scene)
         self._resolve_scoring()
+
+    def _refuse(self, name: str, modifier: Modifier, scene: Scene) -> None:
+        """Combinations that make no sense on this model, with the reason."""
+        if self.shared.size == 0:
+            raise BadInput(f"modifier={name}: nothing leaves the client under algo={self.name}, so it has no meaning")
+        if modifier.where.size == 0:
+            raise BadInput(f"modifier={name}: its layers hold nothing that leaves the client under algo={self.name}")
+        reason = modifier.needs_plain_sgd
+        require(
+            not reason or scene.momentum == 0, "client.momentum", scene.momentum, f"{name}: {reason}; only 0 is allowed"
+        )
+        if modifier.needs_global_model and any(piece.personal for piece in self.modifiers.values()):
+            raise BadInput(f"modifier={name}: it needs a global model, which the second phase of {self.name} has not")
 
     def _resolve_scoring(self) -> None:
         if not self.personal:
@@ -72,9 +83,14 @@ class Algorithm:
         return self.local in ("batchnorm", "all")
 
     @property
-    def personal(self) -> bool:
-        """Whether clients hold models of their own. FedBN on a model without batch norm does not: it is FedAvg."""
+    def keeps_part(self) -> bool:
+        """Whether clients keep parameters. FedBN on a model without batch norm does not: it is FedAvg."""
         return self.kept.size > 0
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients hold models of their own."""
+        return self.keeps_part or any(piece.personal for piece in self.modifiers.values())
 
 
 def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | None) -> Algorithm:
@@ -85,6 +101,7 @@ def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | No
     scoring = algo.get("scoring")
     require(scoring in (None, *SCORINGS), "algo.scoring", scoring, nearest(str(scoring), SCORINGS))
     _refuse_repetition(modifiers)
+    _refuse_two_corrections(modifiers)
     stamps = _refuse_adaptive(algo, client)
     return Algorithm(
         name=algo["name"],
@@ -92,9 +109,11 @@ def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | No
         aggregate=algo["aggregate"],
         server_opt=algo["server_opt"],
         local=algo["local"],
+        local_train=algo["local_train"],
         pooled=algo["pooled"],
         modifiers=dict(sorted(modifiers.items(), key=lambda item: (item[1].order, item[0]))),
         scoring=scoring,
+        projection=next((piece.projection_size for piece in modifiers.values() if piece.projection_size), None),
         stamps=stamps,
     )
 
@@ -106,6 +125,13 @@ def _refuse_repetition(modifiers: dict[str, Modifier]) -> None:
             first = seen[type(piece)]
             raise BadInput(f"modifier={name}: it is the same correction as '{first}', which this algorithm has already")
         seen[type(piece)] = name
+
+
+def _refuse_two_corrections(modifiers: dict[str, Modifier]) -> None:
+    """SCAFFOLD and FedDyn estimate the same gradient difference: together they would subtract it twice."""
+    first, *more = [name for name, piece in modifiers.items() if overrides(piece, "shift")] or [""]
+    if more:
+        raise BadInput(f"modifier={more[0]}: it corrects the same gradient as '{first}' of this algorithm does already")
 
 
 def _refuse_adaptive(algo: dict[str, Any], client: ClientSettings) -> list[str]:

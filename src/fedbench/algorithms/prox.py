@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedbench.algorithms.base import Local, Memory, Modifier
+from fedbench.algorithms.base import Local, Memory, Modifier, Scene
 from fedbench.errors import require
-from fedbench.flat import FlatModel, Selection
 
 
 @dataclass
@@ -28,9 +27,9 @@ class Prox(Modifier):
     def proximal(self) -> float:
         return self.mu
 
-    def bind(self, model: FlatModel, shared: Selection, key: str) -> None:
+    def bind(self, scene: Scene, key: str) -> None:
         require(0.0 <= self.mu <= 1e38, f"{key}.mu", self.mu, "a finite number of at least 0 is allowed")
-        super().bind(model, shared, key)
+        super().bind(scene, key)
 
     def grad(self, local: Local, memory: Memory) -> None:
         model, where = local.model, self.where

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbench.algorithms.base import State
+from fedbench.algorithms.base import Round, State
 from fedbench.errors import nearest, require
 
 VARIANTS = ("heavy-ball", "nesterov", "ema")
@@ -19,13 +20,17 @@ class Add:
     def init(self, weights: Tensor) -> State:
         return {}
 
-    def step(self, update: Tensor, state: State) -> tuple[Tensor, State]:
-        """The direction to move along, and the new state."""
+    def step(self, facts: Round, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        """The direction to move along from the shared `weights`, and the new state."""
         return update, state
+
+    def also_score(self, state: State) -> dict[str, Tensor]:
+        """Other models that a method's authors report, by name, beside the server's."""
+        return {}
 
 
 @dataclass
-class Momentum:
+class Momentum(Add):
     """FedAvgM (Hsu et al. 2019): v <- beta * v + update, w <- w + lr * v.
 
     `nesterov` moves along update + beta * v; `ema` (as in the MOON authors' program) keeps
@@ -47,8 +52,45 @@ class Momentum:
     def init(self, weights: Tensor) -> State:
         return {"v": weights.new_zeros(weights.shape)}
 
-    def step(self, update: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, facts: Round, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
         fresh = 1.0 - self.momentum if self.variant == "ema" else 1.0
         v = self.momentum * state["v"] + fresh * update
         direction = update + self.momentum * v if self.variant == "nesterov" else v
         return direction, {"v": v}
+
+
+@dataclass
+class Dynamic(Add):
+    """FedDyn's server (Acar et al. 2021): h <- h - alpha/m * sum_S (y_k - w), w <- mean_S(y_k) - h / alpha.
+
+    m counts all clients, so with the mean update D and the cohort's share s of all weights (|S|/m when they are
+    uniform) h <- h - alpha * s * D. The authors report the plain mean of the active models, which is scored, too.
+    """
+
+    alpha: float = 0.01
+
+    def init(self, weights: Tensor) -> State:
+        return {"h": weights.new_zeros(weights.shape), "mean_active": weights.clone()}
+
+    def step(self, facts: Round, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        h = state["h"] - self.alpha * math.fsum(facts.shares) * update
+        return update - h / self.alpha, {"h": h, "mean_active": weights + update}
+
+    def also_score(self, state: State) -> dict[str, Tensor]:
+        return {"mean_active": state["mean_active"]}
+
+
+@dataclass
+class Eq16(Add):
+    """FedPGVC's server. Eq. 16 as printed (`literal`) is w <- (1 - lr) w + mean y_k with lr = eta_g.
+
+    Its coefficients sum to 2 - lr, so the model grows every round unless lr = 1; the convex reading,
+    (1 - lr) w + lr mean y_k, is the default.
+    """
+
+    literal: bool = False
+
+    def step(self, facts: Round, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        if not self.literal:
+            return update, state
+        return ((1.0 - facts.server_lr) * weights + update) / facts.server_lr, state

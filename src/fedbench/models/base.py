@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch.nn.functional as functional
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedbench.data.files import file_hash, unreadable
-from fedbench.errors import BadInput, bad_value
+from fedbench.errors import BadInput, bad_value, require
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 _NAMES_SHOWN = 3  # an error stays one line that can be read
@@ -20,13 +21,30 @@ class Model(nn.Module):
     """A feature extractor and a head. Module names are an interface: weights files use them."""
 
     head_name: str  # the attribute that holds the classifier, e.g. "fc3"
+    projected = False  # whether a projection stands between features and head
 
     def features(self, x: Tensor) -> Tensor:
-        """The input of the head, [N, F]."""
+        """What the network itself makes of its input, [N, F]."""
         raise NotImplementedError
 
+    def embed(self, x: Tensor) -> Tensor:
+        """The input of the head: the features, or their projection."""
+        features = self.features(x)
+        return self.projection2(functional.relu(self.projection1(features))) if self.projected else features
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.features(x))
+        return self.head(self.embed(x))
+
+    def add_projection(self, size: int) -> None:
+        """Two linear layers with ReLU between, and the classifier on top of them, as MOON's authors have it.
+
+        Submodules keep the order of the computation, because `layers` reads it from there.
+        """
+        old = self._modules.pop(self.head_name)
+        width, bias = old.in_features, old.bias is not None
+        self.projection1, self.projection2 = nn.Linear(width, width), nn.Linear(width, size)
+        setattr(self, self.head_name, nn.Linear(size, old.out_features, bias=bias))
+        self.projected = True
 
     @property
     def head(self) -> nn.Module:
@@ -52,6 +70,16 @@ class ModelSettings:
     """The fields that all models share. A subclass is a model's configuration and builds its network."""
 
     weights: str | None = None  # a safetensors file to start from, named as in the network's state dict
+    projection: int | None = None  # width of a projection before the head; MOON's is 256
+
+    def network(self, shape: tuple[int, ...], classes: int, projection: int | None = None) -> Model:
+        """The network, with the projection that the model or the algorithm asks for."""
+        size = self.projection if self.projection is not None else projection
+        require(size is None or size >= 1, "model.projection", size, "an integer of at least 1 is allowed")
+        model = self.build(shape, classes)
+        if size is not None:
+            model.add_projection(size)
+        return model
 
     def build(self, shape: tuple[int, ...], classes: int) -> Model:
         """The network for examples of shape (H, W, C) or (F,), with PyTorch's random initial weights."""

@@ -1,0 +1,67 @@
+"""MOON: features close to the received model's, far from the client's own last ones.
+
+Li, He and Song, "Model-contrastive federated learning", 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as functional
+from torch import Tensor
+
+from fedbench.algorithms.base import Finished, Local, Memory, Modifier, Scene
+from fedbench.errors import require
+
+PROJECTION = 256  # width of the projection in the authors' program
+
+
+@dataclass
+class Contrast(Modifier):
+    """loss + mu * mean_b( -log( e^{cos(z, z_g)/T} / (e^{cos(z, z_g)/T} + e^{cos(z, z_p)/T}) ) ).
+
+    z is the head's input (a projection of the features, unless `projection` is off), z_g that of the received model,
+    z_p that of the client's own last local model, however old. A client that takes part for the first time has none:
+    its term is zero. Both other networks run in evaluation mode, without gradients.
+    """
+
+    order = 2
+    needs_embedding = True
+    mu: float = 1.0
+    temperature: float = 0.5
+    projection: bool = True
+
+    def bind(self, scene: Scene, key: str) -> None:
+        require(0 <= self.mu <= 1e30, f"{key}.mu", self.mu, "a finite number of at least 0 is allowed")
+        allowed = "a finite number above 0 is allowed"
+        require(1e-30 <= self.temperature <= 1e30, f"{key}.temperature", self.temperature, allowed)
+        super().bind(scene, key)
+
+    @property
+    def active(self) -> bool:
+        return self.mu != 0.0
+
+    @property
+    def projection_size(self) -> int | None:
+        return PROJECTION if self.projection else None
+
+    def begin(self, local: Local, memory: Memory) -> None:
+        memory.scratch["received buffers"] = local.model.b.clone()
+
+    def loss(self, local: Local, memory: Memory, loss: Tensor) -> Tensor:
+        if not memory.client:
+            return loss
+        x, z = local.batch.x, local.batch.embedding
+        received = local.model.embed_with(local.before, memory.scratch["received buffers"], x)
+        previous = local.model.embed_with(memory.client["w"], memory.client["b"], x)
+        return loss + self.mu * contrastive(z, received, previous, self.temperature)
+
+    def finish(self, local: Local, memory: Memory) -> Finished:
+        return Finished(client={"w": local.model.w.clone(), "b": local.model.b.clone()})
+
+
+def contrastive(z: Tensor, received: Tensor, previous: Tensor, temperature: float) -> Tensor:
+    """-log of the softmax of two similarities is the softplus of their difference."""
+    towards = functional.cosine_similarity(z, received, dim=1)
+    away = functional.cosine_similarity(z, previous, dim=1)
+    return functional.softplus((away - towards) / temperature).mean()

@@ -1,0 +1,143 @@
+"""FedGSNR: local steps in proportion to how well a client's gradient points along the global one.
+
+FedGSNR paper, Eqs. 15-19 and its algorithm box; section VII for the redistribution of steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedbench.algorithms.base import Allocation, Modifier, Round, Scene
+from fedbench.errors import nearest, require
+from fedbench.exchange import gather, weighted_sum
+from fedbench.seeding import torch_generator
+
+if TYPE_CHECKING:
+    from fedbench.federation import Federation
+
+CHOICES = {
+    "samples": ("batch", "full"),
+    "variant": ("redistribute", "alg1"),
+    "rounding": ("largest", "round", "floor"),
+}
+
+
+@dataclass
+class Gsnr(Modifier):
+    """m_k and s_k, mean and variance of the gradients of single examples at the received model; over the cohort
+
+    m = sum p_k m_k,    s = sum p_k s_k + sum p_k (m_k - m)^2,    I_k = m_k.m + sum_j sqrt(s_kj s_j) / B
+    Q_k = |m_k|^2 + sum_j s_kj / B,    Q alike,    n_k = max(0, I_k / Q_k),    r_k = max(0, I_k / sqrt(Q_k Q - I_k^2))
+
+    r_k is the client's GSNR. `redistribute` shares N * steps local steps out in proportion to n_k, at least one for
+    each n_k > 0; `alg1` gives steps * n_k to each. A client without steps sits the round out. B is the size of the
+    statistic's batch (null: the training batch), drawn anew every round; with `samples: full` the statistic takes all
+    of the client's examples and B remains the divisor.
+    """
+
+    order = 70
+    needs_global_model = True
+    steps: int = 20
+    batch: int | None = None
+    samples: str = "batch"
+    variant: str = "redistribute"
+    rounding: str = "largest"
+
+    def bind(self, scene: Scene, key: str) -> None:
+        for field, allowed in CHOICES.items():
+            value = getattr(self, field)
+            require(value in allowed, f"{key}.{field}", value, nearest(str(value), allowed))
+        for field in ("steps", "batch"):
+            value = getattr(self, field)
+            require(value is None or value >= 1, f"{key}.{field}", value, "an integer of at least 1 is allowed")
+        super().bind(scene, key)
+
+    def traffic(self, facts: Round) -> tuple[int, int]:
+        """Mean and variance up, a number of steps down, for all who were asked; the left out received the model."""
+        size, left_out = self.where.size, len(facts.asked) - len(facts.cohort)
+        return len(facts.asked) + size * left_out, 2 * size * len(facts.asked)
+
+    def extra_gradients(self, facts: Round) -> int:
+        return int(sum(facts.notes["gsnr_examples"]))
+
+    def num_steps(self, federation: Federation, index: int, cohort: list[int], steps: list[int]) -> Allocation:
+        divisors = [
+            min(self.batch or federation.sampler.size(federation.sizes[k]), federation.sizes[k]) for k in cohort
+        ]
+        examples = divisors if self.samples == "batch" else [federation.sizes[k] for k in cohort]
+        ratios, scores = self._ratios(federation, index, cohort, divisors, examples)
+        if self.variant == "alg1":
+            taken = [math.floor(self.steps * ratio + 0.5) for ratio in ratios]
+        else:
+            taken = allocate(ratios, self.steps, self.rounding)
+        if not any(taken):  # every gradient is zero (or every alg1 share rounds to nothing): train as planned
+            taken = [self.steps] * len(cohort)
+        return Allocation(taken, {"gsnr": scores, "gsnr_ratio": ratios, "gsnr_examples": [float(n) for n in examples]})
+
+    def _ratios(
+        self, federation: Federation, index: int, cohort: list[int], divisors: list[int], examples: list[int]
+    ) -> tuple[list[float], list[float]]:
+        """n_k and r_k. Every rank has the moments of its own clients; only sums and a few numbers are exchanged."""
+        size, group, kind = self.where.size, federation.group, federation.state.w.dtype
+        weights, owners = federation.weights(cohort, cohort), [federation.owners[k] for k in cohort]
+        mine = [i for i, owner in enumerate(owners) if owner == group.rank]
+        moments = {i: self._moments(federation, index, cohort[i], examples[i]) for i in mine}
+
+        def write_moments(i: int, row: Tensor) -> None:
+            row[:size], row[size:] = moments[i]
+
+        def write_spread(i: int, row: Tensor) -> None:
+            row[:] = (moments[i][0].cpu() - mean).square()
+
+        both = weighted_sum(group, owners, weights, 2 * size, kind, write_moments)
+        mean, within = both[:size], both[size:]
+        variance = within + weighted_sum(group, owners, weights, size, kind, write_spread)
+        rows = [statistic(*moments[i], mean, variance, divisors[i]) for i in mine]
+        found = gather(group, torch.tensor(rows, dtype=torch.float64).reshape(len(mine), 2), owners)
+        return found[:, 0].tolist(), found[:, 1].tolist()
+
+    def _moments(self, federation: Federation, index: int, client: int, count: int) -> tuple[Tensor, Tensor]:
+        """Of the gradients that the client would step along first: with weight decay and control variates."""
+        own = federation.shards[client]
+        before, memories = federation.state.receive(client)
+        if count < len(own):
+            generator = torch_generator(federation.settings.seed, "gradient statistics", index, client)
+            own = own[torch.randperm(len(own), generator=generator)[:count].to(own.device)]
+        mean, variance = federation.trainer.gradient_moments(own)
+        mean.add_(before, alpha=federation.settings.client.weight_decay)
+        for name, piece in federation.algorithm.modifiers.items():
+            piece.shift(memories[name], mean)
+        return self.where.read(mean), self.where.read(variance)
+
+
+def statistic(m: Tensor, s: Tensor, mean: Tensor, variance: Tensor, batch: int) -> tuple[float, float]:
+    """n_k and r_k of a client with moments m, s."""
+    m, s, mean, variance = (vector.to("cpu", torch.float64) for vector in (m, s, mean, variance))
+    inner = float(m @ mean + (s * variance).sqrt().sum() / batch)
+    own, whole = float(m @ m + s.sum() / batch), float(mean @ mean + variance.sum() / batch)
+    ratio = max(0.0, inner / own) if own > 0 else 0.0
+    rest = own * whole - inner * inner
+    score = max(0.0, inner / math.sqrt(rest)) if rest > 0 else math.inf if inner > 0 else 0.0
+    return ratio, score
+
+
+def allocate(ratios: list[float], steps: int, rounding: str = "largest") -> list[int]:
+    """Whole steps in proportion to the ratios, N * steps in all with `largest` (remainders)."""
+    total, budget = math.fsum(ratios), len(ratios) * steps
+    if total <= 0:
+        return [0] * len(ratios)
+    shares = [budget * ratio / total for ratio in ratios]
+    up = 0.5 if rounding == "round" else 0.0
+    taken = [max(1, math.floor(share + up)) if ratio > 0 else 0 for ratio, share in zip(ratios, shares, strict=True)]
+    if rounding == "largest":
+        active = [i for i, ratio in enumerate(ratios) if ratio > 0]
+        while sum(taken) < budget:
+            taken[max(active, key=lambda i: (shares[i] - taken[i], -i))] += 1
+        while sum(taken) > budget:
+            taken[max((i for i in active if taken[i] > 1), key=lambda i: (taken[i] - shares[i], -i))] -= 1
+    return taken

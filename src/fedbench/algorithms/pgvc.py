@@ -1,0 +1,107 @@
+"""FedPGVC: what the last layers step along instead of their gradient. FedPGVC paper, Eqs. 8-10, 14, 15.
+
+The paper contradicts itself on the penalty rho, so its readings have names; see docs/algorithms.md. None but `code`
+leaves a linear solver behind on the mask, so client momentum is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.algorithms.base import Local, Memory, Modifier, Round, Scene, masked
+from fedbench.errors import nearest, require
+from fedbench.flat import flatten
+
+READINGS = ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add", "code")
+
+
+@dataclass
+class Pgvc(Modifier):
+    """On the last layers, with g the mini-batch gradient and rho the gradient of half the mean squared loss (Eq. 14):
+
+    norm        sigma * g_l / ||g_l||  for every layer l (Eqs. 8-10: steps of constant length)
+    eq15        rho (*) g, entry by entry, as printed: not a descent direction
+    layer_norm  ||rho_l|| * g_l
+    layer_mean  mean(rho_l) * g_l
+    wdro        rho itself (the appendix: the gradient of a distributionally robust loss)
+    add         g + rho
+    code        the released program: g, and after training every layer times (1 - eta * s_l)
+    """
+
+    order = 10
+    rho: str = "norm"
+    sigma: float = 1.0
+    layers: int = 2
+
+    def bind(self, scene: Scene, key: str) -> None:
+        require(self.rho in READINGS, f"{key}.rho", self.rho, nearest(str(self.rho), READINGS))
+        require(0 < self.sigma <= 1e38, f"{key}.sigma", self.sigma, "a finite number above 0 is allowed")
+        self.where = masked(scene, self.layers, key)
+        self.pieces = scene.model.layers_in(self.where)
+        self.inputs = scene.model.parameters_in(self.where)
+        self.numbers = range(len(scene.model.layers))[-self.layers :]
+
+    @property
+    def active(self) -> bool:
+        return self.layers != 0
+
+    @property
+    def needs_plain_sgd(self) -> str:
+        return "" if self.rho == "code" else "its steps on the last layers are no gradients that momentum may sum up"
+
+    def extra_gradients(self, facts: Round) -> int:
+        return sum(facts.samples) if self.rho == "code" else 0
+
+    def probe(self, local: Local, memory: Memory) -> None:
+        """rho = 1/B sum_b l_b grad l_b, by one more backward pass through the last layers."""
+        if self.rho in ("norm", "code") or local.shared_frozen:
+            return
+        batch = local.batch
+        each = local.trainer.loss(batch.logits, batch.y, reduction="none")
+        half_mean_square = each.square().mean() / 2
+        memory.scratch["rho"] = flatten(torch.autograd.grad(half_mean_square, self.inputs, retain_graph=True))
+
+    def grad(self, local: Local, memory: Memory) -> None:
+        if self.rho == "code" or local.shared_frozen:
+            return
+        g = self.where.read(local.model.g)
+        self.where.write(local.model.g, self._direction(g, memory.scratch.get("rho")))
+
+    def _direction(self, g: Tensor, rho: Tensor | None) -> Tensor:
+        if self.rho == "eq15":
+            return rho * g
+        if self.rho == "wdro":
+            return rho
+        if self.rho == "add":
+            return g + rho
+        return torch.cat([self._scale(g[piece], rho, piece) * g[piece] for piece in self.pieces])
+
+    def _scale(self, g: Tensor, rho: Tensor | None, piece: slice) -> Tensor:
+        """One number a layer, weight and bias together."""
+        if self.rho == "layer_norm":
+            return rho[piece].norm()
+        if self.rho == "layer_mean":
+            return rho[piece].mean()
+        return self.sigma / g.norm().clamp(min=torch.finfo(g.dtype).tiny)
+
+    def update(self, local: Local, memory: Memory) -> None:
+        """`code`: s_l is the loss of example l times the mean entry of the summed gradient of *tensor* l.
+
+        The released program mixes up the numbers of examples, tensors and layers in this way.
+        """
+        if self.rho != "code":
+            return
+        model, trainer = local.model, local.trainer
+        summed = local.samples * trainer.gradient(local.own)
+        for number in self.numbers:
+            if number >= len(local.own) or number >= len(model.places):
+                continue
+            x, y = trainer.train.batch(local.own[number : number + 1])
+            with torch.no_grad():
+                loss = trainer.loss(model.module(x), y)
+            _, start, stop = model.places[number]
+            layer = slice(model.layers[number].start, model.layers[number].stop)
+            local.update[layer] -= local.lr * loss * summed[start:stop].mean() * model.w[layer]
