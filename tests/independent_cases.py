@@ -17,7 +17,6 @@ class Case:
     method: Method | None  # None: pFedSim, which has a loop of its own
     setting: Setting = field(default_factory=Setting)
     is_fedavg: bool = False
-    same_as: str | None = None  # the name of another case with the same result
 
 
 UNIFORM = Setting(weights="uniform")
@@ -32,11 +31,9 @@ ALL = 3  # layers
 
 BASELINES = {
     "fedavg": Case("algo=fedavg", Method(), is_fedavg=True),
-    "fedavg uniform": Case("algo=fedavg server.weights=uniform", Method(), UNIFORM, is_fedavg=True),
     "fedavg momentum, decay": Case(
         "algo=fedavg", Method(), Setting(momentum=0.5, weight_decay=0.05, rate_factor=0.7), is_fedavg=True
     ),
-    "fedavg server rate": Case("algo=fedavg", Method(), Setting(server_rate=0.5), is_fedavg=True),
     "fedavgm heavy-ball": Case("algo=fedavgm algo.momentum=0.8", Method(server_momentum=0.8)),
     "fedavgm nesterov": Case(
         "algo=fedavgm algo.momentum=0.8 algo.variant=nesterov", Method(server_momentum=0.8, server_variant="nesterov")
@@ -47,10 +44,10 @@ BASELINES = {
         Setting(server_rate=0.9),
     ),
     "fedprox": Case("algo=fedprox algo.mu=1.0", Method(mu=1.0)),
-    "fedprox momentum": Case("algo=fedprox algo.mu=1.0", Method(mu=1.0), MOMENTUM),
-    "fednova": Case("algo=fednova", Method(nova=True), is_fedavg=True),
-    "fednova momentum": Case("algo=fednova", Method(nova=True), MOMENTUM, is_fedavg=True),
-    "fednova prox": Case("algo=fednova algo.mu=0.7", Method(nova=True, mu=0.7)),
+    "fednova": Case("algo=fednova", Method(nova=True), is_fedavg=True),  # as all clients do the same number of steps
+    "fednova gsnr prox": Case(
+        "algo=fednova algo.mu=0.7 modifier=[gsnr] algo.modifiers.gsnr.steps=4", Method(nova=True, mu=0.7, gsnr=Gsnr())
+    ),
     "fednova gsnr momentum, prox": Case(
         "algo=fednova algo.mu=0.7 modifier=[gsnr] algo.modifiers.gsnr.steps=4",
         Method(nova=True, mu=0.7, gsnr=Gsnr()),
@@ -60,7 +57,6 @@ BASELINES = {
 
 CONTROL_VARIATES = {
     "scaffold": Case("algo=scaffold", Method(variate_layers=ALL), UNIFORM),
-    "scaffold samples": Case("algo=scaffold server.weights=samples", Method(variate_layers=ALL)),
     "scaffold rates, decay": Case(
         "algo=scaffold",
         Method(variate_layers=ALL),
@@ -72,40 +68,25 @@ CONTROL_VARIATES = {
     "scaffold momentum outside": Case(
         "algo=scaffold algo.correction=outside", Method(variate_layers=ALL, correction="outside"), MOMENTUM_UNIFORM
     ),
-    "fedpvr": Case("algo=fedpvr", Method(variate_layers=2), UNIFORM),
-    "fedpvr 1 layer": Case("algo=fedpvr algo.layers=1", Method(variate_layers=1), UNIFORM),
-    "fedavg pvr": Case("algo=fedavg modifier=[pvr]", Method(variate_layers=2)),
+    "fedpvr": Case("algo=fedpvr algo.layers=1", Method(variate_layers=1), UNIFORM),
     "fedavg pvr momentum": Case("algo=fedavg modifier=[pvr]", Method(variate_layers=2), MOMENTUM),
-    "fednova pvr": Case("algo=fednova modifier=[pvr]", Method(nova=True, variate_layers=2), same_as="fedavg pvr"),
     "fedprox pvr": Case("algo=fedprox algo.mu=1.0 modifier=[pvr]", Method(mu=1.0, variate_layers=2)),
-    "fedavgm pvr": Case("algo=fedavgm algo.momentum=0.8 modifier=[pvr]", Method(server_momentum=0.8, variate_layers=2)),
     "feddyn": Case("algo=feddyn algo.alpha=0.5", Method(dyn=0.5), UNIFORM),
-    "feddyn momentum": Case("algo=feddyn algo.alpha=0.8", Method(dyn=0.8), MOMENTUM_UNIFORM),
 }
 
 LOSSES = {
     "moon": Case(
         "algo=moon algo.mu=2.0 algo.temperature=0.5 algo.projection=false", Method(contrast=2.0, temperature=0.5)
     ),
-    "moon momentum": Case(
-        "algo=moon algo.mu=1.0 algo.temperature=0.8 algo.projection=false",
-        Method(contrast=1.0, temperature=0.8),
-        MOMENTUM,
-    ),
     "fedlc softmax": Case("algo=fedlc algo.tau=1.0 algo.variant=softmax", Method(margin=1.0)),
     "fedlc paper": Case("algo=fedlc algo.tau=0.5 algo.variant=paper", Method(margin=0.5, without_truth=True), GENTLE),
-    "fedlc pgvc": Case(
-        "algo=fedlc algo.tau=1.0 modifier=[pgvc] algo.modifiers.pgvc.rho=wdro", Method(margin=1.0, pgvc=Pgvc("wdro"))
-    ),
 }
 
 PERSONAL = {
-    "fedper": Case("algo=fedper", Method(personal="per")),
     "fedper momentum, decay": Case("algo=fedper", Method(personal="per"), DECAY),
     "fedper ecgr": Case(
         "algo=fedper modifier=[ecgr] algo.modifiers.ecgr.beta=0.2", Method(personal="per", ecgr=Ecgr()), SWINGING
     ),
-    "fedrep": Case("algo=fedrep", Method(personal="rep")),
     "fedrep momentum, decay": Case("algo=fedrep", Method(personal="rep"), DECAY),
     "pfedsim": Case("algo=pfedsim algo.warmup=0.5", None, Setting(rounds=5)),
 }
@@ -118,12 +99,13 @@ PGVC = {
     "fedprox pgvc": Case(
         "algo=fedprox algo.mu=1.0 modifier=[pgvc] algo.modifiers.pgvc.rho=eq15", Method(mu=1.0, pgvc=Pgvc("eq15"))
     ),
-    "scaffold pgvc": Case("algo=scaffold modifier=[pgvc]", Method(variate_layers=ALL, pgvc=Pgvc()), UNIFORM),
     "fednova pgvc gsnr": Case(
         "algo=fednova modifier=[pgvc,gsnr] algo.modifiers.gsnr.steps=4", Method(nova=True, pgvc=Pgvc(), gsnr=Gsnr())
     ),
     "fedavg pgvc ecgr": Case(
-        "algo=fedavg modifier=[pgvc,ecgr] algo.modifiers.ecgr.beta=0.2", Method(pgvc=Pgvc(), ecgr=Ecgr()), LONG
+        "algo=fedavg modifier=[pgvc,ecgr] algo.modifiers.pgvc.rho=wdro algo.modifiers.ecgr.beta=0.2",
+        Method(pgvc=Pgvc("wdro"), ecgr=Ecgr()),
+        LONG,
     ),
 }
 
@@ -132,9 +114,6 @@ PMVR = {
     for variant in ("shrink", "ema", "accum", "eq12", "alg1")
 } | {
     "fedpmvr 1 layer": Case("algo=fedpmvr algo.alpha=0.6 algo.layers=1", Method(pmvr=Pmvr(0.6, layers=1)), MOMENTUM),
-    "fedprox pmvr": Case(
-        "algo=fedprox algo.mu=1.0 modifier=[pmvr] algo.modifiers.pmvr.alpha=0.3", Method(mu=1.0, pmvr=Pmvr(0.3))
-    ),
     "scaffold pmvr": Case(
         "algo=scaffold modifier=[pmvr] algo.modifiers.pmvr.alpha=0.3",
         Method(variate_layers=ALL, pmvr=Pmvr(0.3)),
@@ -148,7 +127,6 @@ PMVR = {
 }
 
 NCV = {
-    "fedncv": Case("algo=fedncv algo.alpha=0.3 algo.alpha_mode=none", Method(ncv=Ncv(alpha=0.3))),
     "fedncv literal": Case(
         "algo=fedncv algo.variant=literal algo.alpha=0.3 algo.alpha_mode=none", Method(ncv=Ncv("literal", alpha=0.3))
     ),
@@ -160,7 +138,6 @@ NCV = {
         "algo=fedncv algo.variant=beta algo.beta=0.4 algo.normalise=false algo.alpha=0.0 algo.alpha_mode=none",
         Method(ncv=Ncv("beta", beta=0.4, normalise=False)),
     ),
-    "fedncv alpha 0": Case("algo=fedncv algo.alpha=0.0 algo.alpha_mode=none", Method(ncv=Ncv()), is_fedavg=True),
     "fedncv derivative": Case(
         "algo=fedncv algo.alpha=0.1 algo.alpha_mode=derivative algo.alpha_rate=0.05",
         Method(ncv=Ncv(alpha=0.1, alpha_mode="derivative", alpha_rate=0.05)),
@@ -182,7 +159,6 @@ GSNR = {
     for rounding in ("largest", "round", "floor")
 } | {
     "fedgsnr alg1": Case("algo=fedgsnr algo.steps=4 algo.variant=alg1", Method(gsnr=Gsnr(variant="alg1"))),
-    "fedgsnr without some": Case("algo=fedgsnr algo.steps=1 algo.variant=alg1", Method(gsnr=Gsnr(1, variant="alg1"))),
     "scaffold gsnr without some": Case(
         "algo=scaffold modifier=[gsnr] algo.modifiers.gsnr.steps=2 algo.modifiers.gsnr.variant=alg1",
         Method(variate_layers=ALL, gsnr=Gsnr(2, variant="alg1")),
@@ -195,26 +171,9 @@ GSNR = {
     ),
     "fedgsnr batch": Case("algo=fedgsnr algo.steps=4 algo.samples=full algo.batch=2", Method(gsnr=Gsnr(batch=2))),
     "fedgsnr momentum, decay": Case("algo=fedgsnr algo.steps=4", Method(gsnr=Gsnr()), DECAY),
-    "fedgsnr uniform": Case("algo=fedgsnr algo.steps=4 server.weights=uniform", Method(gsnr=Gsnr()), UNIFORM),
-    "fedprox gsnr": Case(
-        "algo=fedprox algo.mu=1.0 modifier=[gsnr] algo.modifiers.gsnr.steps=4", Method(mu=1.0, gsnr=Gsnr())
-    ),
-    "fednova gsnr": Case("algo=fednova modifier=[gsnr] algo.modifiers.gsnr.steps=4", Method(nova=True, gsnr=Gsnr())),
-    "fednova gsnr momentum": Case(
-        "algo=fednova modifier=[gsnr] algo.modifiers.gsnr.steps=4", Method(nova=True, gsnr=Gsnr()), MOMENTUM
-    ),
-    "fednova gsnr prox": Case(
-        "algo=fednova algo.mu=0.7 modifier=[gsnr] algo.modifiers.gsnr.steps=4", Method(nova=True, mu=0.7, gsnr=Gsnr())
-    ),
-    "scaffold gsnr": Case(
-        "algo=scaffold modifier=[gsnr] algo.modifiers.gsnr.steps=4", Method(variate_layers=ALL, gsnr=Gsnr()), UNIFORM
-    ),
     "scaffold gsnr samples": Case(
         "algo=scaffold server.weights=samples modifier=[gsnr] algo.modifiers.gsnr.steps=4",
         Method(variate_layers=ALL, gsnr=Gsnr()),
-    ),
-    "fedavg pvr gsnr": Case(
-        "algo=fedavg modifier=[pvr,gsnr] algo.modifiers.gsnr.steps=4", Method(variate_layers=2, gsnr=Gsnr())
     ),
 }
 
@@ -224,9 +183,6 @@ ECGR = {
     )
     for select in ("greedy", "norm_topk", "exact", "centred")
 } | {
-    "fedecgr ratio": Case("algo=fedecgr algo.beta=0.1 algo.ratio=0.34", Method(ecgr=Ecgr(0.1, 0.34)), LONG),
-    "fedecgr all steps": Case("algo=fedecgr algo.beta=0.2 algo.ratio=1.0", Method(ecgr=Ecgr(0.2, 1.0)), is_fedavg=True),
-    "fedecgr beta 1": Case("algo=fedecgr algo.beta=1.0", Method(ecgr=Ecgr(1.0)), is_fedavg=True),
     "fedprox ecgr": Case(
         "algo=fedprox algo.mu=1.0 modifier=[ecgr] algo.modifiers.ecgr.beta=0.2", Method(mu=1.0, ecgr=Ecgr()), SWINGING
     ),
@@ -239,13 +195,10 @@ ECGR = {
         Method(variate_layers=ALL, ecgr=Ecgr()),
         SWINGING_UNIFORM,
     ),
-    "scaffold ecgr samples": Case(
-        "algo=scaffold server.weights=samples modifier=[ecgr] algo.modifiers.ecgr.beta=0.2",
-        Method(variate_layers=ALL, ecgr=Ecgr()),
-        LONG,
-    ),
     "fedavg pvr ecgr": Case(
-        "algo=fedavg modifier=[pvr,ecgr] algo.modifiers.ecgr.beta=0.2", Method(variate_layers=2, ecgr=Ecgr()), LONG
+        "algo=fedavg modifier=[pvr,ecgr] algo.modifiers.ecgr.beta=0.1 algo.modifiers.ecgr.ratio=0.34",
+        Method(variate_layers=2, ecgr=Ecgr(0.1, 0.34)),
+        LONG,
     ),
 }
 

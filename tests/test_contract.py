@@ -35,6 +35,7 @@ def test_a_run_leaves_the_promised_files(fedbench):
     assert run.status == 0
     files = {
         "config.yaml",
+        "clients.csv",
         "metrics.csv",
         "summary.json",
         "model.safetensors",

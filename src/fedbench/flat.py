@@ -8,6 +8,7 @@ channels_last order (the parameter is a strided view), because a training step i
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from dataclasses import dataclass
 
@@ -172,19 +173,15 @@ class FlatModel:
                 position += overlap
         return pieces
 
-    def embed_with(self, w: Tensor, b: Tensor, x: Tensor) -> Tensor:
-        """The head's input under other parameters and buffers, in evaluation mode and without a graph."""
-        module, own = self.module, (self.w.clone(), self.b.clone())
-        was_training = module.training
-        module.eval()
-        with torch.no_grad():
-            self.w.copy_(w)
-            self.b.copy_(b)
-            embedding = module.embed(x)
-            self.w.copy_(own[0])
-            self.b.copy_(own[1])
-        module.train(was_training)
-        return embedding
+    def twin(self) -> FlatModel:
+        """A second network of the same kind, in evaluation mode, for other parameters and buffers."""
+        network = FlatModel(copy.deepcopy(self.module), self.device)
+        network.module.eval()
+        return network
+
+    def load(self, w: Tensor, b: Tensor) -> None:
+        self.w.copy_(w)
+        self.b.copy_(b)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Ordinary contiguous tensors under the module's own names, as files hold them."""

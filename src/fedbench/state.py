@@ -24,8 +24,7 @@ class ExperimentState:
         self.server_opt: State = algorithm.server_opt.init(algorithm.shared.read(model.w))
         self.clients: dict[int, dict[str, State]] = {}
         self.starts: dict[int, Tensor] = {}  # what clients start from where it is not the server's; not kept
-        remembers = any(piece.init_client(model) for piece in algorithm.modifiers.values())
-        self.clients_remember = algorithm.personal or remembers
+        self.clients_remember = algorithm.personal or any(piece.remembers for piece in algorithm.modifiers.values())
 
     def receive(self, client: int) -> tuple[Tensor, dict[str, Memory]]:
         """Load what a client starts from, the global model with its own part; returns it, and the client's memories.
@@ -58,6 +57,8 @@ class ExperimentState:
                 own |= {"b": self.model.b.clone(), "counters": self.model.counters.clone()}
             memory[OWN_PART] = own
         if memory:
+            if not self.clients_remember:
+                raise RuntimeError(f"{', '.join(memory)}: a modifier whose clients remember must say so")
             self.clients[client] = memory
 
     def load_global(self, members: list[int], weights: list[float]) -> None:

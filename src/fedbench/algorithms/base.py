@@ -143,6 +143,11 @@ class Modifier:
         return True
 
     @property
+    def remembers(self) -> bool:
+        """Whether clients have a memory of it: they then stay with one rank."""
+        return overrides(self, "init_client")
+
+    @property
     def needs_plain_sgd(self) -> str:
         """Why client momentum makes no sense with it, or nothing."""
         return ""

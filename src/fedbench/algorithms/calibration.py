@@ -46,7 +46,8 @@ class Calibration(Modifier):
         memory.scratch["margin"] = self.tau * counts.clamp(min=LEAST_COUNT).pow(-0.25)
 
     def loss(self, local: Local, memory: Memory, loss: Tensor) -> Tensor:
-        calibrated, y = local.batch.logits - memory.scratch["margin"], local.batch.y
+        local.batch.logits = calibrated = local.batch.logits - memory.scratch["margin"]  # PGVC's rho is of this loss
+        y = local.batch.y
         if self.variant == "softmax":
             return functional.cross_entropy(calibrated, y)
         true = calibrated.gather(1, y[:, None])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
@@ -36,25 +37,33 @@ class Contrast(Modifier):
         allowed = "a finite number above 0 is allowed"
         require(1e-30 <= self.temperature <= 1e30, f"{key}.temperature", self.temperature, allowed)
         super().bind(scene, key)
+        if self.active:
+            self.received, self.previous = scene.model.twin(), scene.model.twin()
 
     @property
     def active(self) -> bool:
         return self.mu != 0.0
 
     @property
+    def remembers(self) -> bool:
+        """Although a client that has never taken part has nothing to remember."""
+        return True
+
+    @property
     def projection_size(self) -> int | None:
         return PROJECTION if self.projection else None
 
     def begin(self, local: Local, memory: Memory) -> None:
-        memory.scratch["received buffers"] = local.model.b.clone()
+        if memory.client:
+            self.received.load(local.before, local.model.b)
+            self.previous.load(memory.client["w"], memory.client["b"])
 
     def loss(self, local: Local, memory: Memory, loss: Tensor) -> Tensor:
         if not memory.client:
             return loss
-        x, z = local.batch.x, local.batch.embedding
-        received = local.model.embed_with(local.before, memory.scratch["received buffers"], x)
-        previous = local.model.embed_with(memory.client["w"], memory.client["b"], x)
-        return loss + self.mu * contrastive(z, received, previous, self.temperature)
+        with torch.no_grad():
+            received, previous = (twin.module.embed(local.batch.x) for twin in (self.received, self.previous))
+        return loss + self.mu * contrastive(local.batch.embedding, received, previous, self.temperature)
 
     def finish(self, local: Local, memory: Memory) -> Finished:
         return Finished(client={"w": local.model.w.clone(), "b": local.model.b.clone()})

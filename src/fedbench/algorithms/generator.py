@@ -96,12 +96,8 @@ class Generator(Modifier):
 
     def begin(self, local: Local, memory: Memory) -> None:
         memory.scratch["seen"] = local.model.w.new_zeros(self.classes)
-        self._load(memory.server)
+        self.flat.load(memory.server["w"], memory.server["b"])
         self.flat.module.eval()
-
-    def _load(self, state: State) -> None:
-        self.flat.w.copy_(state["w"])
-        self.flat.b.copy_(state["b"])
 
     def loss(self, local: Local, memory: Memory, loss: Tensor) -> Tensor:
         y = local.batch.y
@@ -139,7 +135,7 @@ class Generator(Modifier):
         weights = label_weights(counts)
         present = (counts.sum(dim=0) > 0).to(state["labels"].dtype)
         choices = present.nonzero().flatten()
-        self._load(state)
+        self.flat.load(state["w"], state["b"])
         flat = self.flat
         flat.module.train()
         optimizer = Adam(
