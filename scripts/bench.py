@@ -3,7 +3,7 @@
 Both run turn and turn about, each in processes of its own, so that a noisy machine disturbs them alike; only ratios
 of medians are judged. The bare loop (bare.py) is what one would write without any federated code: the same network in
 PyTorch's default memory layout, the same data, the same number of steps and the same evaluation, as many processes as
-workers, one thread each, each doing its share.
+workers, one thread each, each doing its share. `methods` compares rounds of the methods with FedAvg's.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from bare import Bare
+from bench_methods import bench_methods
 
 from fedbench.algorithms.build import Algorithm
 from fedbench.batches import examples
@@ -115,7 +116,7 @@ def random_data(load: Workload, images: int) -> Dataset:
     return Dataset("random", pictures(images), labels[0], pictures(test), labels[1], 10, "synthetic", *statistics_, "")
 
 
-def make_federation(load: Workload, data: Dataset, group: Group) -> Federation:
+def make_federation(load: Workload, data: Dataset, group: Group, algorithm: Algorithm | None = None) -> Federation:
     torch.manual_seed(0)
     settings = LeNet() if load.model == "lenet" else CnnBn()
     client = ClientSettings(epochs=load.epochs, batch_size=load.batch, lr=0.01)
@@ -124,7 +125,7 @@ def make_federation(load: Workload, data: Dataset, group: Group) -> Federation:
     shards = list(torch.arange(len(data.train_y)).split(load.images))
     model = FlatModel(settings.build(load.shape, 10))
     train, test = examples(data, "train", torch.device("cpu")), examples(data, "test", torch.device("cpu"))
-    return Federation(model, train, test, shards, Algorithm(), scalars, group, 10)
+    return Federation(model, train, test, shards, algorithm or Algorithm(), scalars, group, 10)
 
 
 class Turns:
@@ -230,7 +231,7 @@ def bench_memory() -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [load.name for load in WORKLOADS] + ["start", "memory"]
+    names = [load.name for load in WORKLOADS] + ["methods", "start", "memory"]
     parser.add_argument("what", nargs="*", choices=[*names, []], default=names, help="workloads; default: all")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
@@ -239,6 +240,11 @@ def main() -> None:
     results = [
         bench_workload(load, arguments.repeats, arguments.workers) for load in WORKLOADS if load.name in arguments.what
     ]
+    if "methods" in arguments.what:
+        load = WORKLOADS[0]
+        data, steps = random_data(load, load.clients * load.images), load.epochs * -(-load.images // load.batch)
+        make = lambda group, algorithm: make_federation(load, data, group, algorithm)  # noqa: E731
+        results.append(bench_methods(make, arguments.repeats, arguments.workers, steps))
     if "start" in arguments.what:
         results.append(bench_start(arguments.repeats))
     if "memory" in arguments.what:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from fedbench.algorithms.base import Allocation, Modifier
 from fedbench.algorithms.build import Algorithm
-from fedbench.batches import Examples
+from fedbench.batches import Examples, Sampler
+from fedbench.bookkeeping import Record
 from fedbench.evaluation import Score
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
@@ -72,7 +74,20 @@ class FixedCohorts(Modifier):
         return Allocation([count if k in self.cohorts[index] else 0 for k, count in zip(cohort, steps, strict=True)])
 
 
-def federation(algorithm: Algorithm, rounds: int = 3, client: dict | None = None, server_lr: float = 1.0) -> Federation:
+@dataclass(frozen=True)
+class FixedBatches(Sampler):
+    """The batches of every client, by place among its own examples, instead of drawn ones."""
+
+    batches: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+    def indices(self, round_index, client, own, steps):
+        for places in self.batches[client][:steps]:
+            yield own[list(places)]
+
+
+def federation(
+    algorithm: Algorithm, rounds: int = 3, client: dict | None = None, server_lr: float = 1.0, batches: tuple = ()
+) -> Federation:
     x, y = torch.tensor(X_A + X_B, dtype=torch.float64), torch.tensor(Y_A + Y_B, dtype=torch.float64)
     data = Examples(x, y, None, None)
     settings = Scalars(
@@ -81,9 +96,12 @@ def federation(algorithm: Algorithm, rounds: int = 3, client: dict | None = None
         server=ServerSettings(lr=server_lr),
     )
     settings.eval.every = rounds
+    algorithm.modifiers = dict(sorted(algorithm.modifiers.items(), key=lambda item: item[1].order))
     made = Federation(
         FlatModel(TwoLayers()), data, data, SHARDS, algorithm, settings, Group(), classes=2, loss=half_squared
     )
+    if batches:
+        made.sampler = made.trainer.sampler = FixedBatches(**vars(made.sampler), batches=batches)
     made.evaluate = lambda: Score(0.0, 0.0, torch.zeros(0))  # least squares has no classes to score
     return made
 
@@ -96,3 +114,15 @@ def trajectory(algorithm: Algorithm, rounds: int = 2, **options) -> list[list[fl
 def states(made: Federation) -> Iterator:
     for _ in made.rounds():
         yield made.state
+
+
+def column(record: Record, name: str) -> list:
+    """A number of every client that was asked in a round."""
+    return [row[name] for row in record.clients]
+
+
+def close(measured, expected, tolerance: float = 1e-9) -> None:
+    """Row by row, or number by number."""
+    assert len(measured) == len(expected)
+    for got, wanted in zip(measured, expected, strict=True):
+        assert got == pytest.approx(wanted, abs=tolerance)

@@ -44,12 +44,14 @@ def federation(*overrides: str, device: str = "cpu") -> Federation:
     return assemble(made, device)
 
 
-def assemble(made: Parts, device: str = "cpu") -> Federation:
+def assemble(made: Parts, device: str = "cpu", group: Group | None = None) -> Federation:
     where = torch.device(device)
     shards = [torch.from_numpy(own).to(where) for own in made.shards]
     train, test = examples(made.data, "train", where), examples(made.data, "test", where)
     model = FlatModel(made.model, where)
-    return Federation(model, train, test, shards, made.algorithm, made.config.scalars, Group(), made.data.classes)
+    return Federation(
+        model, train, test, shards, made.algorithm, made.config.scalars, group or Group(), made.data.classes
+    )
 
 
 def final_digest(made: Federation) -> str:

@@ -36,24 +36,14 @@ SETTING = (
 METHODS = [(f"algo={name}",) for name in ALGORITHMS] + [(f"modifier=[{name}]",) for name in MODIFIERS]
 
 
-def result(folder: Path) -> tuple[str, list[list[str]], dict[str, list]]:
+def result(folder: Path) -> tuple[str, list[dict[str, str]], dict[str, list], str]:
     """Everything about a run that must not depend on how it was computed."""
     with open(folder / "metrics.csv") as file:
         rows = [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
     with np.load(folder / "predictions.npz") as stored:
         predictions = {name: stored[name].tolist() for name in stored.files}
-    return json.loads((folder / "summary.json").read_text())["digest"], rows, predictions
-
-
-@pytest.mark.parametrize("method", METHODS, ids=" ".join)
-def test_any_number_of_workers(fedbench, method):
-    runs = [
-        fedbench(*SETTING, *method, f"runtime.workers={workers}", f"results=with{workers}") for workers in (1, 2, 3)
-    ]
-    assert [run.status for run in runs] == [0, 0, 0], runs[-1].err
-    serial, two, three = (result(run.folder) for run in runs)
-    assert serial == two == three
-    assert len(serial[1]) == 6
+    digest = json.loads((folder / "summary.json").read_text())["digest"]
+    return digest, rows, predictions, (folder / "clients.csv").read_text()
 
 
 def in_a_child(call) -> int:
@@ -94,8 +84,12 @@ def wait_for_rows(pattern: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=" ".join)
-def test_killed_and_resumed_with_another_number_of_workers(fedbench, method):
-    whole = fedbench(*SETTING, *method, "results=whole", "runtime.workers=1")
+def test_any_number_of_workers_killed_and_resumed_with_another(fedbench, method):
+    whole, three = (fedbench(*SETTING, *method, f"results=with{n}", f"runtime.workers={n}") for n in (1, 3))
+    assert whole.status == three.status == 0, three.err
+    expected = result(whole.folder)
+    assert len(expected[1]) == 6
+    assert result(three.folder) == expected
     chance = random.Random(" ".join(method))
     pid = start((*SETTING, *method, "results=broken", "runtime.workers=2", "checkpoint.every=1"))
     wait_for_rows("broken/runs/*/*/metrics.csv", chance.randint(1, 3))
@@ -105,7 +99,7 @@ def test_killed_and_resumed_with_another_number_of_workers(fedbench, method):
     resumed = fedbench(*SETTING, *method, "results=broken", "runtime.workers=3")
     assert resumed.status == 0, resumed.err
     assert "resuming after round" in resumed.out
-    assert result(resumed.folder) == result(whole.folder)
+    assert result(resumed.folder) == expected
     assert not list(resumed.folder.glob("*checkpoint*"))
 
 

@@ -19,7 +19,7 @@ VISIBLE = 1e-3  # a method that differs less from FedAvg would not be tested
 HIDDEN = [7, 5]
 CLASSES = 4
 CLIENTS = [
-    # labels and their shares: one client lacks a class, the sizes differ, the last client disagrees with the others
+    # size and shares of the labels: FedLC needs missing classes, FedNCV and the weights need different sizes
     (12, [0.5, 0.3, 0.1, 0.1]),
     (7, [0.0, 0.2, 0.7, 0.1]),
     (20, [0.25, 0.25, 0.25, 0.25]),
@@ -104,7 +104,7 @@ def distance(a: Vector, b: Vector) -> float:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_final_weights(case, problem, fedbench, monkeypatch):
-    # Two thirds of the time of so small a run: the picture, and composing everything twice to learn it is no sweep.
+    # More than half of the time of so small a run: the picture, and composing all twice to learn that it is no sweep.
     monkeypatch.setattr("fedbench.reporting.save_picture", lambda *_: None)
     monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *_, **__: RunMode.RUN)
     ran = fedbench(*problem.words, *setting_words(case.setting), *case.words.split())

@@ -127,6 +127,7 @@ class Modifier:
     """Hooks with no-op defaults. A subclass is a dataclass of its hyper-parameters."""
 
     order: ClassVar[int] = 0  # modifiers act in this order, whatever the order on the command line
+    update_first: ClassVar[bool] = False  # its `update` puts a new one together, so it comes before all others'
     needs_linear_solver: ClassVar[bool] = False  # its mathematics reads a mean gradient off the local path
     needs_global_model: ClassVar[bool] = False  # it compares clients that start from the same model
     needs_embedding: ClassVar[bool] = False  # its `loss` reads `local.batch.embedding`
@@ -241,7 +242,11 @@ def overrides(modifier: Modifier, hook: str) -> bool:
 
 
 def chain(modifiers: dict[str, Modifier], hook: str) -> list[tuple[str, Callable]]:
-    return [(name, getattr(piece, hook)) for name, piece in modifiers.items() if overrides(piece, hook)]
+    """The modifiers that do something at a hook, in the order in which they act."""
+    acting = [(name, piece) for name, piece in modifiers.items() if overrides(piece, hook)]
+    if hook == "update":
+        acting.sort(key=lambda item: not item[1].update_first)
+    return [(name, getattr(piece, hook)) for name, piece in acting]
 
 
 def masked(scene: Scene, layers: int | None, key: str) -> Selection:

@@ -36,6 +36,7 @@ class Ecgr(Modifier):
     """
 
     order = 40
+    update_first = True
     records = ("ecgr_gamma",)
     records_steps = "ecgr_selected"
     beta: float | None = None

@@ -102,7 +102,7 @@ class Gsnr(Modifier):
         return found[:, 0].tolist(), found[:, 1].tolist()
 
     def _moments(self, federation: Federation, index: int, client: int, count: int) -> tuple[Tensor, Tensor]:
-        """Of the gradients that the client would step along first: with weight decay and control variates."""
+        """Of the gradients of the data loss, with weight decay and control variates, at what the client receives."""
         own = federation.shards[client]
         before, memories = federation.state.receive(client)
         if count < len(own):

@@ -1,0 +1,79 @@
+"""What the methods cost: the time of a round on the bench's first workload, as a multiple of FedAvg's.
+
+All methods take turns in the same processes, a round each, so that a noisy machine disturbs them alike.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from hydra import compose, initialize_config_dir
+
+from fedbench.algorithms.build import Algorithm, build
+from fedbench.config import check, config_folder
+from fedbench.federation import Federation
+from fedbench.parallel import Group, launch, settle
+
+# Words of the command line, and the largest multiple of FedAvg's round time.
+LIMITS = {
+    "algo=scaffold": 1.08,
+    "algo=fedprox": 1.08,
+    "algo=feddyn": 1.08,
+    "algo=fedpvr": 1.08,
+    **{
+        f"algo=fedpgvc algo.rho={rho}": 1.12
+        for rho in ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add", "code")
+    },
+    "algo=fedecgr": 1.25,
+    "algo=fedgsnr algo.steps={steps}": 1.35,  # as many steps as FedAvg, shared out anew
+}
+BASELINE = "algo=fedavg"
+
+
+def algorithm(words: str) -> Algorithm:
+    hydra.core.global_hydra.GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        composed = compose("config", overrides=["logger=none", *words.split()])
+    config = check(composed, {})
+    return build(config.algo, config.scalars.client, None)
+
+
+def bench_methods(make: Callable[[Group, Algorithm], Federation], repeats: int, workers: int, steps: int) -> bool:
+    """`make` puts the workload's federation together; `steps` is the number of a client's local steps."""
+    methods = {name: algorithm(name.format(steps=steps)) for name in (BASELINE, *LIMITS)}
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "times"
+        launch(lambda group: measure(group, make, methods, repeats, output), workers, 1800)
+        times = json.loads(output.read_text())
+    baseline, good = statistics.median(times[BASELINE]), True
+    for name, limit in LIMITS.items():
+        ratio = statistics.median(times[name]) / baseline
+        good &= ratio <= limit
+        verdict = "ok" if ratio <= limit else "TOO SLOW"
+        words = name.format(steps=steps)
+        print(f"{ratio:.2f} x fedavg (at most {limit:.2f}: {verdict})  {words}; {repeats} repeats", flush=True)
+    return good
+
+
+def measure(
+    group: Group, make: Callable[[Group, Algorithm], Federation], methods: dict, repeats: int, output: Path
+) -> None:
+    settle(1)
+    rounds = {name: make(group, method).rounds() for name, method in methods.items()}
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    for repeat in range(repeats + 1):
+        for name, iterator in rounds.items():
+            group.barrier()
+            started = time.perf_counter()
+            next(iterator)
+            group.barrier()
+            if repeat:  # the first one warms up
+                times[name].append(time.perf_counter() - started)
+    if group.leader:
+        output.write_text(json.dumps(times))

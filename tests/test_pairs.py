@@ -1,0 +1,144 @@
+"""Every algorithm with every modifier of conf/: 1 worker = 2 workers = stopped and resumed, to the bit; or refused.
+
+Two rounds each on synthetic images, with all clients and with some, on a network with batch norm and on one without.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from itertools import product
+from pathlib import Path
+
+import pytest
+import small
+
+from fedbench.checkpoint import CheckpointStore
+from fedbench.config import Config, config_folder
+from fedbench.errors import BadInput
+from fedbench.federation import Federation
+from fedbench.main import build_parts
+from fedbench.models.cnn import LeNet
+from fedbench.models.dense import Mlp
+from fedbench.parallel import Group, launch
+from fedbench.parts import Parts
+
+ALGORITHMS = sorted(file.stem for file in (config_folder() / "algo").glob("*.yaml"))
+MODIFIERS = sorted(file.stem for file in (config_folder() / "modifier").glob("*.yaml"))
+PAIRS = [(algo, modifier) for algo in ALGORITHMS for modifier in ["", *MODIFIERS]]
+# Two at once, in the order in which they act whatever the order of the list.
+COUPLES = ["pgvc,ecgr", "ecgr,pmvr", "pvr,ecgr", "pgvc,pvr", "gsnr,ecgr", "gsnr,pgvc,pmvr"]
+SETTING = (
+    "data=mnist",
+    "data.source=synthetic",
+    "data.subset=80",
+    "partition.clients=4",
+    "rounds=2",
+    "client.epochs=1",
+    "client.batch_size=8",
+    "client.lr=0.05",
+    "eval.every=2",
+    "logger=none",
+)
+NETWORKS = {"plain": Mlp(hidden=[16, 8]), "batch norm": LeNet(batch_norm=True)}
+COHORTS = {"all": None, "some": 2}
+
+
+def reasons(algo: str, modifier: str) -> str:
+    """Part of the sentence with which a pair is refused, or nothing when it runs."""
+    variates, same = ("control_variate", "pvr"), {"fedecgr": "ecgr", "fedgsnr": "gsnr", "fednova": "prox"}
+    if algo == "local" and modifier:
+        return "nothing leaves the client"
+    if modifier and modifier == same.get(algo, algo.removeprefix("fed")):
+        return "repeats one that the algorithm has already"
+    if algo == "scaffold" and modifier == "control_variate":
+        return "repeats one that the algorithm has already"
+    if (algo, modifier) in (("scaffold", "pvr"), ("fedpvr", "control_variate")):
+        return "the same correction as"
+    if algo == "feddyn" and modifier in variates:
+        return "corrects the same gradient"
+    if algo == "pfedsim" and modifier in (*variates, "gsnr"):
+        return "needs a global model"
+    return ""
+
+
+def composed(algo: str, modifier: str) -> Config:
+    """Little work where a method has a number of steps of its own."""
+    less = {"fedgsnr": ["algo.steps=3"], "fedgen": ["algo.generator_steps=3"]}.get(algo, [])
+    less += ["algo.modifiers.gsnr.steps=3"] if "gsnr" in modifier and algo != "fedgsnr" else []
+    return small.config(*SETTING, f"algo={algo}", f"modifier=[{modifier}]", *less)
+
+
+def advance(made: Federation, rounds: int) -> None:
+    records = made.rounds()
+    for _ in range(rounds):
+        next(records)
+
+
+def assembled(parts: Parts, group: Group) -> Federation:
+    """From the initial weights: the network is trained in place."""
+    return small.assemble(dataclasses.replace(parts, model=copy.deepcopy(parts.model)), group=group)
+
+
+def in_two_workers(settings: dict[str, Parts], folder: Path) -> None:
+    """Two rounds of every setting, with a checkpoint after each in a folder of its own."""
+
+    def work(group: Group) -> None:
+        for name, parts in settings.items():
+            made = assembled(parts, group)
+            for done in (1, 2):
+                advance(made, 1)
+                CheckpointStore(folder / name / str(done), group).save(done, made.state, {}, {})
+
+    launch(work, 2, 120)
+
+
+def restored(parts: Parts, folder: Path) -> Federation:
+    made = assembled(parts, Group())
+    made.done = CheckpointStore(folder, Group()).load(made.state).done
+    return made
+
+
+def build_settings(config: Config) -> dict[str, Parts]:
+    settings = {}
+    for network, cohort in product(NETWORKS, COHORTS):
+        scalars = dataclasses.replace(config.scalars, cohort=COHORTS[cohort])
+        algo = copy.deepcopy(config.algo)  # its pieces get bound to the network
+        varied = dataclasses.replace(config, model=NETWORKS[network], scalars=scalars, algo=algo)
+        settings[f"{network}, {cohort}"] = build_parts(varied)
+    return settings
+
+
+def check(config: Config, folder: Path) -> None:
+    settings = build_settings(config)
+    in_two_workers(settings, folder)
+    for name, parts in settings.items():
+        serial = assembled(parts, Group())
+        advance(serial, 2)
+        expected = small.state_digest(serial)
+        assert small.state_digest(restored(parts, folder / name / "2")) == expected, f"{name}: two workers"
+        resumed = restored(parts, folder / name / "1")
+        advance(resumed, 1)
+        assert small.state_digest(resumed) == expected, f"{name}: resumed"
+
+
+@pytest.mark.parametrize(("algo", "modifier"), PAIRS, ids=lambda name: name or "alone")
+def test_it_runs_or_is_refused(algo, modifier, tmp_path):
+    reason = reasons(algo, modifier)
+    if reason:
+        with pytest.raises(BadInput, match=reason):
+            build_parts(composed(algo, modifier))
+    else:
+        check(composed(algo, modifier), tmp_path)
+
+
+@pytest.mark.parametrize("modifiers", COUPLES)
+@pytest.mark.parametrize("algo", ["fedavg", "fednova", "fedbn"])
+def test_modifiers_together_do_not_depend_on_their_order(algo, modifiers, tmp_path):
+    check(composed(algo, modifiers), tmp_path)
+    digests = set()
+    for order in (modifiers, ",".join(reversed(modifiers.split(",")))):
+        made = assembled(build_parts(composed(algo, order)), Group())
+        advance(made, 2)
+        digests.add(small.model_digest(made))
+    assert len(digests) == 1
