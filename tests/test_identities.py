@@ -13,7 +13,7 @@ from fedbench.main import build_parts
 from fedbench.models.cnn import LeNet
 from fedbench.models.dense import Mlp
 
-ROUNDS = ("rounds=3", "client.epochs=1", "client.lr=0.05", "eval.every=3")
+ROUNDS = ("rounds=2", "client.epochs=1", "client.lr=0.05", "eval.every=2")
 NETWORKS = {"plain": Mlp(hidden=[16, 8]), "batch norm": LeNet(batch_norm=True)}
 UNIFORM = "server.weights=uniform"
 
@@ -71,7 +71,6 @@ DIFFERENT = (
     "algo=scaffold",
     "client.steps=4",
     "client.steps=1",
-    "rounds=1",
 )
 
 

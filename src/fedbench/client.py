@@ -21,7 +21,7 @@ from fedbench.settings import ClientSettings
 Loss = Callable[..., Tensor]  # loss(outputs, targets, reduction="mean" | "none")
 
 
-GRADIENT_BATCH = 256  # examples at a time of a gradient over a client's whole data
+GRADIENT_BATCH = 500  # examples at a time of a gradient over a client's whole data
 
 
 @dataclass
@@ -132,14 +132,22 @@ class Trainer:
         local.batch = None
         return loss.detach()
 
-    def gradient(self, own: Tensor) -> Tensor:
-        """The mean gradient over these examples at the model's parameters, in evaluation mode."""
-        self.model.module.eval()
-        self.model.g.zero_()
+    def gradient(self, own: Tensor, only: list[nn.Parameter] | None = None) -> Tensor:
+        """The mean gradient over these examples at the model's parameters, in evaluation mode.
+
+        With `only`, the entries of the other parameters are zero: the backward pass goes no further than it must.
+        """
+        model = self.model
+        model.module.eval()
+        model.g.zero_()
+        for parameter, _, _ in model.places:
+            parameter.requires_grad_(only is None or any(parameter is wanted for wanted in only))
         for index in own.split(GRADIENT_BATCH):
             x, y = self.train.batch(index)
-            (self.loss(self.model.module(x), y, reduction="none").sum() / len(own)).backward()
-        return self.model.g.clone()
+            (self.loss(model.module(x), y, reduction="none").sum() / len(own)).backward()
+        for parameter, _, _ in model.places:
+            parameter.requires_grad_(True)
+        return model.g.clone()
 
     def gradient_moments(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the gradients of single examples, in evaluation mode.

@@ -95,10 +95,9 @@ class Pgvc(Modifier):
         if self.rho != "code":
             return
         model, trainer = local.model, local.trainer
-        summed = local.samples * trainer.gradient(local.own)
-        for number in self.numbers:
-            if number >= len(local.own) or number >= len(model.places):
-                continue
+        numbers = [number for number in self.numbers if number < min(local.samples, len(model.places))]
+        summed = local.samples * trainer.gradient(local.own, only=[model.places[number][0] for number in numbers])
+        for number in numbers:
             x, y = trainer.train.batch(local.own[number : number + 1])
             with torch.no_grad():
                 loss = trainer.loss(model.module(x), y)
