@@ -96,12 +96,12 @@ class Ledger:
         recorded = numbers[:, self.first : self.first + len(self.names)].mean(dim=0).tolist()
         return means | dict(zip(self.names, recorded, strict=True))
 
-    def rows(self, facts: Round, numbers: Tensor) -> list[dict[str, object]]:
+    def rows(self, facts: Round, numbers: Tensor, sizes: list[int]) -> list[dict[str, object]]:
         """A row for every client that was asked; one that was left out has no steps and no numbers of training."""
         rows, columns = [], ["train_loss", "drift", *self.names, *self.norm_names]
         places = {client: place for place, client in enumerate(facts.cohort)}
         for asked, client in enumerate(facts.asked):
-            row: dict[str, object] = {"round": facts.index + 1, "client": client}
+            row: dict[str, object] = {"round": facts.index + 1, "client": client, "samples": sizes[client]}
             place = places.get(client)
             row["steps"] = 0 if place is None else facts.steps[place]
             row["weight"] = 0.0 if place is None else facts.weights[place]

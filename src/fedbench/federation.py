@@ -224,7 +224,7 @@ class Federation:
             **self.ledger.means(facts, numbers),
         }
         cause = why_diverged(facts, losses, [self.state.w, self.state.b], self.classes)
-        return Record(self.done, books, clients=self.ledger.rows(facts, numbers), diverged=cause)
+        return Record(self.done, books, clients=self.ledger.rows(facts, numbers, self.sizes), diverged=cause)
 
     def evaluate(self) -> Score:
         """Score the global model, or every client's own one where there is no global model."""
