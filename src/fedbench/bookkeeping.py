@@ -42,7 +42,7 @@ class Totals:
 
     def count(self, facts: Round, algorithm: Algorithm, examples: int, bytes_a_float: int) -> None:
         """Add a round. Communication is that of the trainable parameters (buffers are not counted) and extras."""
-        down = algorithm.shared.size * len(facts.cohort)
+        down = algorithm.shared.size * len(facts.asked)
         up = (algorithm.shared.size + algorithm.aggregate.extra_scalars) * len(facts.cohort)
         for piece in algorithm.modifiers.values():
             more_down, more_up = piece.traffic(facts)

@@ -168,13 +168,13 @@ class Modifier:
         self.where = scene.shared
 
     def extra_floats(self) -> tuple[int, int]:
-        """Floats down and up for each client of the cohort and round, on top of the model."""
+        """Floats down for each client that is asked and up for each that trains, on top of the model."""
         return 0, 0
 
     def traffic(self, facts: Round) -> tuple[int, int]:
-        """Floats down and up in a round, on top of the cohort's models."""
+        """Floats down and up in a round, on top of the models."""
         down, up = self.extra_floats()
-        return down * len(facts.cohort), up * len(facts.cohort)
+        return down * len(facts.asked), up * len(facts.cohort)
 
     def extra_gradients(self, facts: Round) -> int:
         """Gradients of single examples in a round, on top of those of the local steps."""

@@ -87,7 +87,8 @@ class Ecgr(Modifier):
                 gamma = float((length / damped).sqrt())
                 result = torch.cat([coefficients @ steps for steps in _differences(path, start)])
                 self.where.write(local.update, (gamma * result).to(local.update))
-        memory.scratch["gamma"], memory.scratch["chosen"] = torch.tensor(gamma), torch.tensor(chosen)
+        memory.scratch["gamma"] = torch.tensor(gamma, dtype=torch.float64)
+        memory.scratch["chosen"] = torch.tensor(chosen)
 
     def finish(self, local: Local, memory: Memory) -> Finished:
         return Finished(numbers=[memory.scratch["gamma"]], chosen=memory.scratch["chosen"].tolist())
@@ -119,7 +120,7 @@ def _differences(path: Tensor, start: Tensor) -> Iterator[Tensor]:
         columns = slice(first, min(first + BLOCK, path.shape[1]))
         after = path[:, columns].double()
         before = torch.cat([start[None, columns].double(), after[:-1]])
-        yield after.sub_(before)
+        yield after - before
 
 
 def _matrix(shape: tuple[int, int], like: Tensor, limit: float) -> Tensor:

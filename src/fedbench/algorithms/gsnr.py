@@ -58,9 +58,8 @@ class Gsnr(Modifier):
         super().bind(scene, key)
 
     def traffic(self, facts: Round) -> tuple[int, int]:
-        """Mean and variance up, a number of steps down, for all who were asked; the left out received the model."""
-        size, left_out = self.where.size, len(facts.asked) - len(facts.cohort)
-        return len(facts.asked) + size * left_out, 2 * size * len(facts.asked)
+        """Mean and variance up, a number of steps down, for all who were asked, the left out, too."""
+        return len(facts.asked), 2 * self.where.size * len(facts.asked)
 
     def extra_gradients(self, facts: Round) -> int:
         return int(sum(facts.notes["gsnr_examples"]))
