@@ -49,9 +49,10 @@ def assemble(made: Parts, device: str = "cpu", group: Group | None = None) -> Fe
     shards = [torch.from_numpy(own).to(where) for own in made.shards]
     train, test = examples(made.data, "train", where), examples(made.data, "test", where)
     model = FlatModel(made.model, where)
-    return Federation(
-        model, train, test, shards, made.algorithm, made.config.scalars, group or Group(), made.data.classes
-    )
+    scalars, classes, tests = made.config.scalars, made.data.classes, made.split.local_tests
+    local_tests = None if tests is None else [torch.from_numpy(own).to(where) for own in tests]
+    group = group or Group()
+    return Federation(model, train, test, shards, made.algorithm, scalars, group, classes, local_tests=local_tests)
 
 
 def final_digest(made: Federation) -> str:

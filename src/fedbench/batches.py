@@ -18,7 +18,7 @@ class Examples:
 
     def __init__(self, x: Tensor, y: Tensor, mean: tuple[float, ...] | None, std: tuple[float, ...] | None):
         self.x, self.y = x, y
-        self.scale = self.shift = None
+        self.scale = self.shift = self.places = self.values = None
         if x.dtype == torch.uint8:
             mean_tensor, std_tensor = torch.tensor(mean, device=x.device), torch.tensor(std, device=x.device)
             # As large as an image: spreading one number a channel over it anew takes longer than the arithmetic.
@@ -28,6 +28,12 @@ class Examples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def replace(self, index: Tensor, values: Tensor) -> None:
+        """Give some examples other inputs, as the network sees them, from now on."""
+        self.places = torch.full((len(self.y),), -1, dtype=torch.int64, device=index.device)
+        self.places[index] = torch.arange(len(index), device=index.device)
+        self.values = values
+
     def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Floats in NCHW shape and channels_last memory (images), or rows (vectors), and their labels."""
         if isinstance(index, slice):
@@ -36,6 +42,9 @@ class Examples:
             x, y = self.x.index_select(0, index), self.y.index_select(0, index)
         if self.scale is not None:
             x = x.to(torch.float32).mul_(self.scale).add_(self.shift)
+        if self.places is not None:
+            places = self.places[index]
+            x[places >= 0] = self.values[places[places >= 0]].to(x.dtype)
         # The data is NHWC, so a permuted view is channels_last already.
         return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), y
 

@@ -31,13 +31,14 @@ class Config:
     data: Any
     model: Any
     partition: Any
+    attack: Any
     logger: Any
     algo: dict[str, Any]
     names: dict[str, str]  # group -> chosen file
     tree: dict[str, Any]  # typed, resolved, plain
 
 
-GROUPS = ("data", "model", "partition", "logger")
+GROUPS = ("data", "model", "partition", "attack", "logger")
 SLOTS = (
     "name",
     "weights",

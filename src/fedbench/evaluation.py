@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor
 
 from fedbench.batches import Examples
@@ -23,12 +24,14 @@ class Score:
     loss: float
     predictions: Tensor  # classes on the test set: [examples], or [clients, examples] for personal models
     spread: float | None = None  # standard deviation over clients, for personal models
-    others: dict[str, float] = field(default_factory=dict)  # columns about other models that a method's authors report
+    others: dict[str, float] = field(default_factory=dict)  # more columns: other models, other test data
+    clients: list[dict[str, object]] = field(default_factory=list)  # rows about clients' own test data
 
 
 class Evaluator:
     def __init__(self, model: FlatModel, test: Examples, batch_size: int, group: Group, classes: int, loss: Loss):
         self.model, self.test, self.group, self.classes, self.loss = model, test, group, classes, loss
+        self.batch_size = batch_size
         starts = range(0, len(test), batch_size)
         self.batches = [slice(start, min(start + batch_size, len(test))) for start in starts]
         # The narrowest type that the process group can send.
@@ -82,6 +85,30 @@ class Evaluator:
         spread = float(results[:, 0].std(correction=0))
         predictions = gather(self.group, predictions, client_owners)
         return Score(float(results[:, 0].mean()), float(results[:, 1].mean()), predictions, spread)
+
+    def softmax(self) -> Tensor:
+        """Probabilities of all classes for every test example, by the model as it stands."""
+        owners = [number % self.group.size for number in range(len(self.batches))]
+        mine = [piece for piece, owner in zip(self.batches, owners, strict=True) if owner == self.group.rank]
+        rows = torch.zeros(len(mine), self.batches[0].stop * self.classes)
+        self.model.module.eval()
+        with torch.inference_mode():
+            for row, piece in zip(rows, mine, strict=True):
+                outputs = functional.softmax(self.model.module(self.test.batch(piece)[0]).float(), dim=1)
+                row[: outputs.numel()] = outputs.flatten().to("cpu")
+        return gather(self.group, rows, owners).view(-1, self.classes)[: len(self.test)]
+
+    def score_part(self, examples: Examples, index: Tensor) -> tuple[float, float]:
+        """Accuracy and mean loss of the model as it stands on some of these examples, on this rank alone."""
+        self.model.module.eval()
+        hits, loss = 0, 0.0
+        with torch.inference_mode():
+            for piece in index.split(self.batch_size):
+                x, y = examples.batch(piece)
+                outputs = self.model.module(x)
+                hits += int((outputs.argmax(dim=1) == y).sum())
+                loss += float(self.loss(outputs, y, reduction="none").double().sum())
+        return hits / len(index), loss / len(index)
 
     def _example_weights(self, counts: Tensor, scoring: str) -> Tensor:
         """How much each test example counts for one client; the weights sum to one."""

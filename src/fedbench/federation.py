@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as functional
@@ -19,6 +20,7 @@ from fedbench.evaluation import Evaluator, Score
 from fedbench.exchange import Exchange, gather
 from fedbench.flat import FlatModel
 from fedbench.parallel import BLOCK_ELEMENTS, Group, balance
+from fedbench.personalisation import score_clients
 from fedbench.seeding import torch_generator
 from fedbench.settings import Scalars
 from fedbench.state import ExperimentState
@@ -40,6 +42,7 @@ class Federation:
         group: Group,
         classes: int,
         loss: Loss = functional.cross_entropy,
+        local_tests: list[Tensor] | None = None,  # indices of `train` that are every client's own test examples
     ):
         self.model, self.algorithm, self.settings, self.group, self.classes = (
             model,
@@ -50,6 +53,7 @@ class Federation:
         )
         self.shards = [torch.cat(shards).sort().values] if algorithm.pooled else shards
         self.sizes = [len(own) for own in self.shards]
+        self.local_tests = [torch.cat(local_tests)] if local_tests and algorithm.pooled else local_tests
         client = settings.client
         algorithm.bind(Scene(model, len(self.shards), classes, settings.rounds, settings.seed, client.momentum))
         self.sampler = Sampler(settings.seed, client.batch_size, client.epochs, client.steps, model.has_batch_norm)
@@ -88,8 +92,7 @@ class Federation:
 
     def plan(self, index: int) -> Round:
         """The facts of a round: who takes part, with which weight, how many steps, at which rate."""
-        settings, client = self.settings, self.settings.client
-        cohort = self.eligible
+        settings, cohort = self.settings, self.eligible
         if settings.cohort is not None and settings.cohort < len(cohort):
             generator = torch_generator(settings.seed, "cohort", index)
             chosen = torch.randperm(len(cohort), generator=generator)[: settings.cohort].sort().values
@@ -99,7 +102,11 @@ class Federation:
             allocated = piece.num_steps(self, index, asked, steps)
             steps, notes = allocated.steps, notes | allocated.notes
         cohort = [k for k, count in zip(asked, steps, strict=True) if count > 0]
-        steps = [count for count in steps if count > 0]
+        return replace(self.facts(index, cohort, [count for count in steps if count > 0]), asked=asked, notes=notes)
+
+    def facts(self, index: int, cohort: list[int], steps: list[int]) -> Round:
+        """What follows from who takes part with how many steps."""
+        settings, client = self.settings, self.settings.client
         lr = client.rate(index)
         moving = [self.trainer.shared_steps(self.sizes[k], count) for k, count in zip(cohort, steps, strict=True)]
         return Round(
@@ -115,8 +122,7 @@ class Federation:
             proximal=self.proximal,
             rounds=settings.rounds,
             server_lr=settings.server.lr,
-            asked=asked,
-            notes=notes,
+            asked=cohort,
         )
 
     def weights(self, members: list[int], population: list[int]) -> list[float]:
@@ -227,6 +233,15 @@ class Federation:
         return Record(self.done, books, clients=self.ledger.rows(facts, numbers, self.sizes), diverged=cause)
 
     def evaluate(self) -> Score:
+        """All scores of the state after a round."""
+        score = self._score_test_set()
+        if self.local_tests is not None:
+            scores = score_clients(self, self.local_tests)
+            score.others |= scores.columns()
+            score.clients = scores.rows(self.done)
+        return score
+
+    def _score_test_set(self) -> Score:
         """Score the global model, or every client's own one where there is no global model."""
         algorithm = self.algorithm
         if algorithm.personal and algorithm.scoring != "avg_bn":

@@ -63,6 +63,10 @@ class Journal:
     def finish(self) -> None:
         """The final files; then the checkpoints have done their duty."""
         self.federation.load_global()
+        scalars = self.parts.config.scalars
+        probabilities = self.federation.evaluator.softmax() if scalars.eval.conformal else None
+        if self.recorder is not None and probabilities is not None and not self.recorder.diverged:
+            self.recorder.write_conformal(probabilities, scalars.seed)
         if self.recorder is not None:
             facts = summary_facts(self.parts, self.federation, self.workers, self.wall_time)
             note = PERSONAL_NOTE if self.parts.algorithm.personal else ""

@@ -23,6 +23,7 @@ from fedbench.flat import FlatModel
 from fedbench.interrupt import Interrupted, StopRequest
 from fedbench.journal import Journal
 from fedbench.parallel import Group, join_torchrun, launch, settle, under_torchrun
+from fedbench.partitions.base import hold_out
 from fedbench.parts import Parts
 from fedbench.reporting import announce, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
@@ -38,6 +39,7 @@ def build_parts(config: Config) -> Parts:
     algorithm = build(config.algo, scalars.client, scalars.server.weights)
     data = config.data.load(scalars.seed)
     split = config.partition.draw(data.train_y, data.classes, scalars.seed)
+    split = hold_out(split, config.partition.local_test, scalars.seed)
     allowed = f"at most the {len(split.parts)} clients of the partition are allowed"
     require(scalars.cohort is None or scalars.cohort <= len(split.parts), "cohort", scalars.cohort, allowed)
     with torch.random.fork_rng(devices=[]):
@@ -48,6 +50,10 @@ def build_parts(config: Config) -> Parts:
     flat = FlatModel(model)
     scene = Scene(flat, len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
     algorithm.bind(scene)  # refuses what makes no sense on this model
+    config.attack.check(len(split.parts), data.classes, sequences=len(data.shape) == 2)
+    allowed = f"it needs a global model, which algo={algorithm.name} has not"
+    require(not (scalars.eval.conformal and algorithm.personal), "eval.conformal", "true", allowed)
+    algorithm.stamps += [note for note in [config.attack.note()] if note]
     check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
     number = run_id(identity(config, algorithm, device, data.fingerprint()))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
@@ -124,7 +130,12 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
     model = FlatModel(parts.model, device)
     train_set, test_set = examples(data, "train", device), examples(data, "test", device)
     shards = [torch.from_numpy(own).to(device) for own in parts.shards]
-    federation = Federation(model, train_set, test_set, shards, parts.algorithm, scalars, group, data.classes)
+    parts.config.attack.spoil(train_set, shards, data.classes, scalars.seed)
+    tests = parts.split.local_tests
+    local_tests = None if tests is None else [torch.from_numpy(own).to(device) for own in tests]
+    federation = Federation(
+        model, train_set, test_set, shards, parts.algorithm, scalars, group, data.classes, local_tests=local_tests
+    )
     journal = Journal(parts, federation, workers)
     journal.open()
     for record in federation.rounds():

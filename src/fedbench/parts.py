@@ -11,6 +11,7 @@ from fedbench.config import Config
 from fedbench.data.base import Dataset
 from fedbench.models.base import Model
 from fedbench.partitions.base import Split
+from fedbench.partitions.measures import partition_hash
 from fedbench.runs import RunFolder
 
 
@@ -29,3 +30,7 @@ class Parts:
     def shards(self) -> list[np.ndarray]:
         """The training indices of every client."""
         return self.split.parts
+
+    def partition_hash(self) -> str:
+        """Of who trains on what, and, where clients have tests of their own, of those."""
+        return partition_hash([*self.split.parts, *(self.split.local_tests or [])])

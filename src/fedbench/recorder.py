@@ -13,6 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedbench.bookkeeping import Record
+from fedbench.conformal import coverage_table
 from fedbench.flat import digest
 from fedbench.progress import Progress
 from fedbench.runs import RunFolder
@@ -28,21 +29,20 @@ class Recorder:
         self.best_round = 0
         self.predictions: dict[str, Tensor] = {}  # "best" and "final"
         self.diverged: dict[str, Any] | None = None
-        self.clients = ""  # the content of clients.csv: a row for each client and round
+        self.tables = {"clients.csv": "", "local_tests.csv": ""}  # contents: rows for each client and round
 
     def start(self, tracker: Tracker, done: int) -> None:
         """Begin to write; after a resume the files hold exactly the rows of the checkpoint again."""
         self.tracker, self.progress = tracker, Progress(self.rounds, done)
         self.folder.write("metrics.csv", _csv(self.rows, header=bool(self.rows)))
-        self.folder.write("clients.csv", self.clients)
+        self._write_tables()
         for row in self.rows:
             tracker.log(row)
 
     def add(self, record: Record) -> None:
         if record.diverged:
             self.diverged = {"round": record.round, "cause": record.diverged}
-        self._append("clients.csv", added := _csv(record.clients, header=not self.clients))
-        self.clients += added
+        self._add_to_table("clients.csv", record.clients)
         if record.score is not None:
             self._add_row(record)
         self.progress.show(record)
@@ -60,7 +60,21 @@ class Recorder:
         self.predictions["final"] = score.predictions
         self.rows.append(row)
         self._append("metrics.csv", _csv([row], header=len(self.rows) == 1))
+        self._add_to_table("local_tests.csv", score.clients)
         self.tracker.log(row)
+
+    def _add_to_table(self, name: str, rows: list[dict[str, Any]]) -> None:
+        if rows:
+            added = _csv(rows, header=not self.tables[name])
+            self._append(name, added)
+            self.tables[name] += added
+
+    def _write_tables(self) -> None:
+        for name, content in self.tables.items():
+            if content:
+                self.folder.write(name, content)
+            else:
+                (self.folder.path / name).unlink(missing_ok=True)
 
     def _append(self, name: str, text: str) -> None:
         with open(self.folder.path / name, "a", newline="") as file:
@@ -75,16 +89,23 @@ class Recorder:
 
     def tensors(self) -> dict[str, Tensor]:
         """The larger part of that, as tensors."""
-        return {**self.predictions, "clients": torch.frombuffer(bytearray(self.clients.encode()), dtype=torch.uint8)}
+        tables = {name: np.frombuffer(text.encode(), np.uint8) for name, text in self.tables.items()}
+        return {**self.predictions, **{name: torch.from_numpy(array.copy()) for name, array in tables.items()}}
 
     def restore(self, books: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        self.clients = tensors.pop("clients").numpy().tobytes().decode()
+        self.tables = {name: tensors.pop(name).numpy().tobytes().decode() for name in self.tables}
         self.rows, self.best_round, self.predictions = books["rows"], books["best_round"], tensors
 
     def close(self) -> None:
         """The run was interrupted: leave the terminal and the tracker in order."""
         self.progress.close()
         self.tracker.close()
+
+    def write_conformal(self, probabilities: Tensor, seed: int) -> None:
+        """The final model's softmax outputs, and what conformal prediction makes of them."""
+        stored, labels = probabilities.numpy(), self.labels.numpy()
+        self.folder.write("softmax.npz", _npz(labels=labels, probabilities=stored))
+        self.folder.write("conformal.csv", _csv(coverage_table(stored, labels, seed), header=True))
 
     def finish(self, model: dict[str, Tensor], note: str, facts: dict[str, Any]) -> None:
         """Write the final files; the summary comes last, because its presence means finished."""
@@ -93,7 +114,7 @@ class Recorder:
         arrays = {name: value.numpy() for name, value in self.predictions.items()}
         self.folder.write("predictions.npz", _npz(labels=self.labels.numpy(), best_round=self.best_round, **arrays))
         self.folder.write("metrics.csv", _csv(self.rows, header=True))
-        self.folder.write("clients.csv", self.clients)
+        self._write_tables()
         summary = {**self._results(), "digest": digest(model), **facts}
         self.folder.write("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
         self.tracker.finish(summary, self.folder.path / "partition.png")

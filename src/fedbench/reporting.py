@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from omegaconf import OmegaConf
 
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
-from fedbench.partitions.measures import heterogeneity, partition_hash
+from fedbench.partitions.measures import heterogeneity
 from fedbench.partitions.picture import save_picture
 from fedbench.parts import Parts
 from fedbench.runs import label, source_commit, versions
@@ -20,8 +21,14 @@ def prepare_folder(parts: Parts) -> None:
     if config.scalars.force:
         folder.clear()
     folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create({**config.tree, "choices": config.names})))
-    folder.write("partition.json", "[" + ",\n".join(str(own.tolist()) for own in parts.shards) + "]\n")
+    folder.write("partition.json", _index_lists(parts.shards))
+    if parts.split.local_tests is not None:
+        folder.write("local_test.json", _index_lists(parts.split.local_tests))
     save_picture(folder.path / "partition.png", data.train_y, data.classes, parts.shards, label(config))
+
+
+def _index_lists(clients: list[np.ndarray]) -> str:
+    return "[" + ",\n".join(str(own.tolist()) for own in clients) + "]\n"
 
 
 def announce(parts: Parts, workers: int) -> None:
@@ -32,7 +39,9 @@ def announce(parts: Parts, workers: int) -> None:
     print(f"{label(config)}  seed {config.scalars.seed}  id {parts.id}")
     print(f"data: {data.name} ({data.note or data.source}), {examples}")
     print(f"model: {model.size:,} parameters in {len(model.layers)} layers (the last two: {last})")
-    print(f"clients: {len(parts.shards)}, partition {partition_hash(parts.shards)}")
+    held_out = sum(map(len, parts.split.local_tests or []))
+    own_tests = f", {held_out:,} examples held out as the clients' own tests" if held_out else ""
+    print(f"clients: {len(parts.shards)}, partition {parts.partition_hash()}{own_tests}")
     for stamp in parts.algorithm.stamps:
         print(f"note: {stamp}")
     print(f"running on {parts.device}, {workers} worker{'s' if workers > 1 else ''}", flush=True)
@@ -49,7 +58,7 @@ def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time:
         "scoring": algorithm.scoring,
         "stamps": algorithm.stamps,
         "data": {"name": data.name, "source": data.source, "note": data.note, "fingerprint": data.fingerprint()},
-        "partition_hash": partition_hash(parts.shards),
+        "partition_hash": parts.partition_hash(),
         "partition": {"draws": parts.split.tries, "moved_to_reach_min_samples": parts.split.moved},
         "heterogeneity": heterogeneity(data.train_y, data.classes, parts.shards),
         "parameters": federation.model.size,

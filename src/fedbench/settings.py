@@ -48,6 +48,7 @@ class ServerSettings:
 class EvalSettings:
     every: int = 1
     batch_size: int = 500
+    conformal: bool = False  # store the final model's softmax outputs, and the coverage of prediction sets
 
 
 @dataclass

@@ -7,7 +7,7 @@ dealing. So a draw is cheap enough to repeat, and every training index is used e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,21 @@ class Split:
     parts: list[np.ndarray]
     tries: int = 1  # draws made
     moved: int = 0  # samples moved between clients to reach `min_samples`
+    local_tests: list[np.ndarray] | None = None  # a client's own test samples, which are then not in `parts`
+
+
+def hold_out(split: Split, share: float, seed: int) -> Split:
+    """Put a random share of every client's samples aside to test it with; at least one stays for training."""
+    require(0 <= share < 1, "partition.local_test", share, "a number from 0 to below 1 is allowed")
+    if share == 0:
+        return split
+    train, tests = [], []
+    for client, own in enumerate(split.parts):
+        order = numpy_generator(seed, "local test", client).permutation(own)
+        count = min(max(1, round(share * len(own))), len(own) - 1) if len(own) else 0
+        tests.append(np.sort(order[:count]))
+        train.append(np.sort(order[count:]))
+    return replace(split, parts=train, local_tests=tests)
 
 
 class Draw(NamedTuple):
@@ -46,6 +61,7 @@ class Partition(ABC):
 
     clients: int = 10
     min_samples: int = 1
+    local_test: float = 0.0  # share of a client's samples that are put aside to test it with
 
     @abstractmethod
     def draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> Draw:

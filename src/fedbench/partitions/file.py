@@ -26,6 +26,7 @@ class FilePartition:
 
     path: str | None = None
     clients: int | None = None  # null = as many as the file has
+    local_test: float = 0.0  # share of a client's samples that are put aside to test it with
 
     def draw(self, labels: np.ndarray, classes: int, seed: int) -> Split:
         lists = self._read()
