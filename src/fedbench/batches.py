@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.augment import augment
 from fedbench.data.base import Dataset
 from fedbench.seeding import torch_generator
 
@@ -16,8 +17,15 @@ from fedbench.seeding import torch_generator
 class Examples:
     """Inputs and labels on the training device. uint8 images are standardised a batch at a time."""
 
-    def __init__(self, x: Tensor, y: Tensor, mean: tuple[float, ...] | None, std: tuple[float, ...] | None):
-        self.x, self.y = x, y
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mean: tuple[float, ...] | None,
+        std: tuple[float, ...] | None,
+        augment: tuple[str, ...] = (),
+    ):
+        self.x, self.y, self.augment = x, y, augment
         self.scale = self.shift = self.places = self.values = None
         if x.dtype == torch.uint8:
             mean_tensor, std_tensor = torch.tensor(mean, device=x.device), torch.tensor(std, device=x.device)
@@ -34,12 +42,17 @@ class Examples:
         self.places[index] = torch.arange(len(index), device=index.device)
         self.values = values
 
-    def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Floats in NCHW shape and channels_last memory (images), or rows (vectors), and their labels."""
+    def batch(self, index: Tensor | slice, training: bool = False) -> tuple[Tensor, Tensor]:
+        """Floats in NCHW shape and channels_last memory (images), or rows (vectors), and their labels.
+
+        In training, images are cropped and flipped at random where that was asked for.
+        """
         if isinstance(index, slice):
             x, y = self.x[index], self.y[index]
         else:
             x, y = self.x.index_select(0, index), self.y.index_select(0, index)
+        if training and self.augment:
+            x = augment(x, self.augment)
         if self.scale is not None:
             x = x.to(torch.float32).mul_(self.scale).add_(self.shift)
         if self.places is not None:

@@ -100,7 +100,7 @@ class Trainer:
             local.shared_frozen = phase.trained is not None and phase.trained.start > 0
             optimizer = make_optimizer(phase.enter(model), self.settings, facts.lr)
             for index in islice(batches, phase.steps):
-                x, y = train.batch(index)
+                x, y = train.batch(index, training=True)
                 model.g.zero_()
                 loss = self._forward_backward(local, x, y, hooks)
                 if norms is not None:
