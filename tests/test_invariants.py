@@ -127,3 +127,18 @@ def test_leaving_one_out_only_rescales():
     start = made.state.w.clone()
     for state in ls2.states(made):
         assert torch.allclose(state.w - start, expected, atol=1e-12)
+
+
+def test_the_generator_is_asked_for_labels_that_anybody_has_ever_shown():
+    """Not only for those of the last cohort: with one client a round, the set of known labels grows."""
+    words = ("algo=fedgen", "algo.generator_steps=2", "cohort=1", "rounds=4", "client.steps=2", "partition=labels")
+    made = small.federation(*words, "partition.per_client=2", *[w for w in small.PLAIN], "~partition.alpha")
+    shown = set()
+    for record in made.rounds():
+        for row in record.clients:
+            seen = made.trainer.train.y[made.shards[row["client"]]].unique().tolist()
+            shown |= set(seen)
+        known = made.state.server["generator"]["labels"].nonzero().flatten().tolist()
+        assert set(known) <= shown
+        assert len(known) >= 2
+    assert len(known) > 2

@@ -50,9 +50,9 @@ def reasons(algo: str, modifier: str) -> str:
     if algo == "local" and modifier:
         return "nothing leaves the client"
     if modifier and modifier == same.get(algo, algo.removeprefix("fed")):
-        return "repeats one that the algorithm has already"
+        return "has already"
     if algo == "scaffold" and modifier == "control_variate":
-        return "repeats one that the algorithm has already"
+        return "has already"
     if (algo, modifier) in (("scaffold", "pvr"), ("fedpvr", "control_variate")):
         return "the same correction as"
     if algo == "feddyn" and modifier in variates:

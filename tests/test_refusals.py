@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import small
 
@@ -44,3 +47,62 @@ def test_an_adaptive_optimizer_on_request_is_stamped(algo):
 )
 def test_what_has_a_meaning_is_not_refused(words):
     assert small.parts(*words.split()).algorithm.stamps == []
+
+
+FEW = json.dumps([[0], [1, 2], [3, 4, 5], list(range(6, 40)), list(range(40, 73))])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["algo=fedrep", "model=linear"],
+            "algo=fedrep: it needs a model with layers before the head, this one has none",
+        ),
+        (
+            ["algo=fedper", "model=linear"],
+            "algo=fedper: it needs a model with layers before the head, this one has none",
+        ),
+        (
+            ["algo=fedecgr", "algo.select=exact", "client.steps=30"],
+            "client.steps=30: at most 20 local steps are allowed with ecgr and these settings, not 30",
+        ),
+        (["modifier=[ecgr,gsnr]", "algo.modifiers.ecgr.select=exact"], "needs to know the number of steps beforehand"),
+        (["algo=moon", "algo.projection=128"], "algo.projection=128: true or false is allowed"),
+        (["diagnostics.gradient_norms=3"], "diagnostics.gradient_norms=3: true or false is allowed"),
+        (["modifier=[ecgr]", "algo.modifiers.ecgr.bet=1"], "did you mean 'algo.modifiers.ecgr.beta'?"),
+        (["algo.modifiers.ecgr.beta=1"], "it needs modifier=[ecgr]"),
+        (["algo=fedprox", "algo.modifiers.prox.mu=0.3"], "algo.mu has no effect"),
+        (["algo.local_train._target_=foo.bar"], "algo.local_train._target_=foo.bar: the name of a class is allowed"),
+        (["algo=fedpmvr", "algo.variant=null"], "algo.variant=None: a name is allowed"),
+    ],
+    ids=" ".join,
+)
+def test_one_line_before_anything_is_written(fedbench, words, message):
+    run = fedbench(*words, "rounds=1")
+    assert run.status == 2
+    assert message in run.err
+    assert run.err.count("\n") == 1
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize("words", [["algo.rho=code"], ["algo.rho=eq15"], ["algo.sigma=10"]], ids=" ".join)
+def test_clients_with_one_example_are_no_obstacle(fedbench, tmp_path, words):
+    (tmp_path / "few.json").write_text(FEW)
+    partition = ("partition=file", f"partition.path={tmp_path / 'few.json'}")
+    assert fedbench("algo=fedpgvc", *words, *partition, "rounds=2", "runtime.workers=1").status == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("algo=fedecgr", "algo=fedecgr algo.memory=0.001"),
+        ("algo=fedecgr", "algo=fedecgr algo.beta=0.2"),
+        ("algo=fedgsnr", "algo=fedgsnr client.epochs=5"),
+        ("algo=moon", "algo=moon algo.projection=false model.projection=256"),
+        ("algo=fedpgvc algo.rho=eq15", "algo=fedpgvc algo.rho=eq15 algo.sigma=3"),
+    ],
+)
+def test_settings_that_cannot_change_a_number_do_not_change_the_run(one, other):
+    assert small.parts(*one.split()).id == small.parts(*other.split()).id
+    assert small.parts(*one.split()).id != small.parts(*one.split(), "client.lr=0.07").id

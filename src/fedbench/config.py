@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
@@ -66,6 +66,7 @@ KINDS = {
     "float": "a number",
     "Float": "a number",
     "bool": "true or false",
+    "str": "a name",
 }
 
 
@@ -133,11 +134,18 @@ def _check_short_names(composed: DictConfig) -> None:
     """A key that leads nowhere would be silently ignored."""
     used = [name.removeprefix("algo.") for name in short_names(composed).values()]
     for key in composed.algo:
+        if key in _declared(composed.algo.name) and key not in used:
+            elsewhere = f"modifier=[...] repeats one that algo={composed.algo.name} has already"
+            raise BadInput(f"algo.{key} has no effect: {elsewhere}, or a long key algo.modifiers... overrides it")
         if key not in (*SLOTS, *used):
-            repeated = (
-                " (or modifier=[...] repeats one that the algorithm has already)" if composed.algo.modifiers else ""
-            )
-            raise BadInput(f"unknown key 'algo.{key}'{repeated}: {nearest(str(key), [*SLOTS, *used])}")
+            raise BadInput(f"unknown key 'algo.{key}': {nearest(str(key), [*SLOTS, *used])}")
+
+
+def _declared(algo: str) -> list[str]:
+    """The short names of a named algorithm, as its file lists them."""
+    file = config_folder() / "algo" / f"{algo}.yaml"
+    content = OmegaConf.load(file) if file.is_file() else {}
+    return [str(key) for key in content if key not in (*SLOTS, "defaults")]
 
 
 def _plain(settings: Any) -> dict[str, Any]:
@@ -147,6 +155,7 @@ def _plain(settings: Any) -> dict[str, Any]:
 
 def _typed(schema: type, node: DictConfig, prefix: str) -> Any:
     """The node as an object of the schema's type; a wrong key or type is named with its full key."""
+    _check_flags(schema, node, prefix)
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
     except ConfigKeyError as error:
@@ -165,9 +174,22 @@ def _typed(schema: type, node: DictConfig, prefix: str) -> Any:
         raise BadInput(f"{prefix}{key}={OmegaConf.select(node, key)}: {allowed}") from None
 
 
+def _check_flags(schema: type, node: DictConfig, prefix: str) -> None:
+    """OmegaConf takes any number for true: `projection=128` would not mean what it says."""
+    for name, kind in get_type_hints(schema).items():
+        value = OmegaConf.select(node, name)
+        if is_dataclass(kind) and OmegaConf.is_dict(value):
+            _check_flags(kind, value, f"{prefix}{name}.")
+        elif kind is bool and isinstance(value, int | float) and not isinstance(value, bool):
+            raise BadInput(f"{prefix}{name}={value}: true or false is allowed")
+
+
 def _group(node: DictConfig, prefix: str) -> Any:
     """The settings object that a group's `_target_` names, filled from the node."""
-    target = get_class(node["_target_"])
+    try:
+        target = get_class(node["_target_"])
+    except (ImportError, ValueError, TypeError) as error:
+        raise BadInput(f"{prefix}._target_={node['_target_']}: the name of a class is allowed") from error
     fields = OmegaConf.masked_copy(node, [key for key in node if key != "_target_"])
     return _typed(target, fields, f"{prefix}.")
 

@@ -58,10 +58,12 @@ def _missing_choice(path: str) -> str:
 
 
 def _unknown_key(key: str, arguments: list[str]) -> str:
-    modifier = re.match(r"algo\.modifiers\.(\w+)", key)
-    if modifier and (config_folder() / "modifier" / f"{modifier.group(1)}.yaml").is_file():
-        return f"unknown key '{key}': it needs modifier=[{modifier.group(1)}]"
     known = known_keys(arguments)
+    modifier = re.match(r"algo\.modifiers\.(\w+)", key)
+    if modifier and not any(name.startswith(f"{modifier.group()}.") for name in known):
+        name = modifier.group(1)
+        if (config_folder() / "modifier" / f"{name}.yaml").is_file():
+            return f"unknown key '{key}': it needs modifier=[{name}]"
     parent, _, last = key.rpartition(".")
     siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == parent]
     if not siblings:

@@ -17,6 +17,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 import fedbench
+from fedbench.algorithms.base import chain
 from fedbench.algorithms.build import Algorithm
 from fedbench.config import Config, config_folder
 from fedbench.errors import bad_value
@@ -43,6 +44,8 @@ def identity(config: Config, algorithm: Algorithm, device: str, fingerprint: str
     client = dict(tree["client"])
     if client["steps"] is not None:
         client["epochs"] = None
+    if chain(algorithm.modifiers, "num_steps"):  # the method has its own number of steps
+        client["epochs"] = client["steps"] = None
     if client["lr_decay"]["factor"] == 1.0:
         client["lr_decay"] = None
     tree["client"] = client
@@ -55,7 +58,9 @@ def identity(config: Config, algorithm: Algorithm, device: str, fingerprint: str
         "local_train": tree["algo"]["local_train"],
         "pooled": algorithm.pooled,
         "scoring": algorithm.scoring,
-        "modifiers": {name: tree["algo"]["modifiers"][name] for name in algorithm.modifiers},
+        "modifiers": {
+            name: piece.identity(tree["algo"]["modifiers"][name]) for name, piece in algorithm.modifiers.items()
+        },
     }
     return tree
 

@@ -149,6 +149,15 @@ class Modifier:
         return overrides(self, "init_client")
 
     @property
+    def most_steps(self) -> int | None:
+        """The largest number of local steps that it can deal with, if there is one."""
+        return None
+
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The settings as they enter a run's identity: without those that cannot change a number."""
+        return fields
+
+    @property
     def needs_plain_sgd(self) -> str:
         """Why client momentum makes no sense with it, or nothing."""
         return ""

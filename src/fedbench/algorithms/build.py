@@ -46,6 +46,8 @@ class Algorithm:
             "all": model.everything,
         }[self.local]()
         self.shared = model.without(model.everything(), self.kept)
+        if self.local == "head" and self.shared.size == 0:
+            raise BadInput(f"algo={self.name}: it needs a model with layers before the head, this one has none")
         scene = replace(scene, shared=self.shared, aggregate=self.aggregate)
         for name, modifier in self.modifiers.items():
             modifier.bind(scene, f"algo.modifiers.{name}")

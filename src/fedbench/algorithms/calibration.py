@@ -46,7 +46,9 @@ class Calibration(Modifier):
         memory.scratch["margin"] = self.tau * counts.clamp(min=LEAST_COUNT).pow(-0.25)
 
     def loss(self, local: Local, memory: Memory, loss: Tensor) -> Tensor:
-        local.batch.logits = calibrated = local.batch.logits - memory.scratch["margin"]  # PGVC's rho is of this loss
+        local.batch.logits = calibrated = (
+            local.batch.logits - memory.scratch["margin"]
+        )  # PGVC's rho is of their cross-entropy
         y = local.batch.y
         if self.variant == "softmax":
             return functional.cross_entropy(calibrated, y)

@@ -6,6 +6,7 @@ Li, He and Song, "Model-contrastive federated learning", 2021.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as functional
@@ -52,6 +53,9 @@ class Contrast(Modifier):
     @property
     def projection_size(self) -> int | None:
         return PROJECTION if self.projection else None
+
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "projection": None}  # the network's identity says it
 
     def begin(self, local: Local, memory: Memory) -> None:
         if memory.client:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,17 +51,20 @@ class Ecgr(Modifier):
         require(0 < self.ratio <= 1, f"{key}.ratio", self.ratio, "a number above 0, at most 1, is allowed")
         require(0 < self.memory <= 1e9, f"{key}.memory", self.memory, "a number of GiB above 0 is allowed")
         super().bind(scene, key)
-        self.key = key
         self.damping = self.beta if self.beta is not None else 0.5 if isinstance(scene.aggregate, Nova) else 0.2
 
     @property
     def active(self) -> bool:
         return self.damping != 1.0 and self.ratio != 1.0
 
+    @property
+    def most_steps(self) -> int | None:
+        return MOST_EXACT if self.select == "exact" else None
+
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "beta": self.damping, "memory": None}
+
     def begin(self, local: Local, memory: Memory) -> None:
-        if self.select == "exact":
-            allowed = f"it tries all subsets, so at most {MOST_EXACT} local steps are allowed, not {local.shared_steps}"
-            require(local.shared_steps <= MOST_EXACT, f"{self.key}.select", self.select, allowed)
         shape = (local.shared_steps, self.where.size)
         memory.scratch["path"] = _matrix(shape, local.model.w, self.memory * GIBIBYTE)
         memory.scratch["start"] = self.where.read(local.before)
@@ -73,7 +77,7 @@ class Ecgr(Modifier):
     def update(self, local: Local, memory: Memory) -> None:
         path = memory.scratch.pop("path")
         start = memory.scratch["start"].to(path.device)
-        count = max(1, int(self.ratio * len(path)))
+        count = max(1, int(self.ratio * len(path) + 1e-9))  # 0.29 of 100 steps are 29
         chosen, gamma = list(range(len(path))), 1.0
         if count < len(path):
             gram = torch.zeros(len(path), len(path), dtype=torch.float64, device=path.device)
@@ -82,7 +86,7 @@ class Ecgr(Modifier):
             chosen = select(gram, count, self.select)
             coefficients = torch.full((len(path),), self.damping, dtype=torch.float64, device=path.device)
             coefficients[chosen] = 1.0
-            length, damped = gram.sum(), coefficients @ gram @ coefficients
+            length, damped = gram.sum().clamp(min=0.0), coefficients @ gram @ coefficients
             if damped > 0:  # else there is nothing to scale: the plain sum stands
                 gamma = float((length / damped).sqrt())
                 result = torch.cat([coefficients @ steps for steps in _differences(path, start)])

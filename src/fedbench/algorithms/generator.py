@@ -121,7 +121,7 @@ class Generator(Modifier):
             return self.flat.module(noise, labels)
 
     def finish(self, local: Local, memory: Memory) -> Finished:
-        w = local.model.w
+        w = local.before + local.update  # as the server gets it
         parts = (
             [w[self.weight], memory.scratch["seen"]]
             if self.bias is None
@@ -156,7 +156,7 @@ class Generator(Modifier):
             optimizer.step()
         moments = optimizer.state[flat.parameter]
         new = {"m": moments["exp_avg"], "v": moments["exp_avg_sq"], "t": moments["step"]}
-        return {"w": flat.w.clone(), "b": flat.b.clone(), "labels": present, **new}
+        return {"w": flat.w.clone(), "b": flat.b.clone(), "labels": torch.maximum(state["labels"], present), **new}
 
     def _teachers(self, heads: Tensor, z: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """sum_k mean_b u_{k,y_b} CE(head_k(z_b), y_b), with the clients' own classifiers."""

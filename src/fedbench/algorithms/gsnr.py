@@ -20,6 +20,7 @@ from fedbench.seeding import torch_generator
 if TYPE_CHECKING:
     from fedbench.federation import Federation
 
+MOST_STEPS = 10**6
 CHOICES = {
     "samples": ("batch", "full"),
     "variant": ("redistribute", "alg1"),
@@ -54,7 +55,8 @@ class Gsnr(Modifier):
             require(value in allowed, f"{key}.{field}", value, nearest(str(value), allowed))
         for field in ("steps", "batch"):
             value = getattr(self, field)
-            require(value is None or value >= 1, f"{key}.{field}", value, "an integer of at least 1 is allowed")
+            allowed = f"an integer from 1 to {MOST_STEPS} is allowed"
+            require(value is None or 1 <= value <= MOST_STEPS, f"{key}.{field}", value, allowed)
         super().bind(scene, key)
 
     def traffic(self, facts: Round) -> tuple[int, int]:
@@ -119,7 +121,7 @@ def statistic(m: Tensor, s: Tensor, mean: Tensor, variance: Tensor, batch: int) 
     m, s, mean, variance = (vector.to("cpu", torch.float64) for vector in (m, s, mean, variance))
     inner = float(m @ mean + (s * variance).sqrt().sum() / batch)
     own, whole = float(m @ m + s.sum() / batch), float(mean @ mean + variance.sum() / batch)
-    ratio = max(0.0, inner / own) if own > 0 else 0.0
+    ratio = max(0.0, inner / own) if own > 0 and math.isfinite(inner) and math.isfinite(own) else 0.0
     rest = own * whole - inner * inner
     score = max(0.0, inner / math.sqrt(rest)) if rest > 0 else math.inf if inner > 0 else 0.0
     return ratio, score

@@ -7,6 +7,7 @@ leaves a linear solver behind on the mask, so client momentum is refused.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +53,9 @@ class Pgvc(Modifier):
     def needs_plain_sgd(self) -> str:
         return "" if self.rho == "code" else "its steps on the last layers are no gradients that momentum may sum up"
 
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return fields if self.rho == "norm" else {**fields, "sigma": None}
+
     def extra_gradients(self, facts: Round) -> int:
         return sum(facts.samples) if self.rho == "code" else 0
 
@@ -85,7 +89,8 @@ class Pgvc(Modifier):
             return rho[piece].norm()
         if self.rho == "layer_mean":
             return rho[piece].mean()
-        return self.sigma / g.norm().clamp(min=torch.finfo(g.dtype).tiny)
+        norm = g.norm()
+        return torch.where(norm > 0, self.sigma / norm, 0.0)
 
     def update(self, local: Local, memory: Memory) -> None:
         """`code`: s_l is the loss of example l times the mean entry of the summed gradient of *tensor* l.
@@ -96,6 +101,8 @@ class Pgvc(Modifier):
             return
         model, trainer = local.model, local.trainer
         numbers = [number for number in self.numbers if number < min(local.samples, len(model.places))]
+        if not numbers:
+            return
         summed = local.samples * trainer.gradient(local.own, only=[model.places[number][0] for number in numbers])
         for number in numbers:
             x, y = trainer.train.batch(local.own[number : number + 1])

@@ -28,7 +28,7 @@ ROW_ELEMENTS = 2**23  # of all clients' models that are exchanged at a time
 
 def is_personal(warmup: float, index: int, rounds: int) -> bool:
     """Whether a round belongs to the second phase."""
-    return index >= int(warmup * rounds)
+    return index >= int(warmup * rounds + 1e-9)  # 0.29 of 100 rounds are 29
 
 
 @dataclass
@@ -96,10 +96,10 @@ class Similarity(Modifier):
         return kept["w"] if kept else state.w
 
     def finish(self, local: Local, memory: Memory) -> Finished:
-        classifier = local.model.w[self.classifier]
+        sent = local.before + local.update
         if not is_personal(self.warmup, local.round, self.rounds):
-            return Finished(upload=classifier)
-        return Finished(client={"w": local.before + local.update}, upload=classifier)
+            return Finished(upload=sent[self.classifier])
+        return Finished(client={"w": sent}, upload=sent[self.classifier])
 
     def server(self, facts: Round, state: State, uploaded: Tensor | None) -> State:
         if not is_personal(self.warmup, facts.index, facts.rounds):
