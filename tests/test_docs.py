@@ -34,7 +34,7 @@ def test_the_example_runs(tmp_path):
         (tmp_path / name).write_text(content)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/test_clip.py"]
     command += ["tests/test_presets.py"]
-    command += [f"tests/test_pairs.py::test_it_runs_or_is_refused[{algo}-clip]" for algo in ("scaffold", "fedbn")]
+    command += [f"tests/test_pairs.py::test_it_runs_or_is_refused[{algo}-clip-first]" for algo in ("scaffold", "fedbn")]
     command += ["-k", "clip"]
     ended = subprocess.run(
         command,

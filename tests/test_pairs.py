@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -42,6 +41,11 @@ SETTING = (
 )
 NETWORKS = {"plain": Mlp(hidden=[16, 8]), "batch norm": LeNet(batch_norm=True)}
 COHORTS = {"all": None, "some": 2}
+# Every network and every kind of cohort in the ordinary tests, the other two combinations in the long ones.
+SETTINGS = [
+    pytest.param([("plain", "all"), ("batch norm", "some")], id="first"),
+    pytest.param([("plain", "some"), ("batch norm", "all")], id="second", marks=pytest.mark.heavy),
+]
 
 
 def reasons(algo: str, modifier: str) -> str:
@@ -99,9 +103,9 @@ def restored(parts: Parts, folder: Path) -> Federation:
     return made
 
 
-def build_settings(config: Config) -> dict[str, Parts]:
+def build_settings(config: Config, chosen: list[tuple[str, str]]) -> dict[str, Parts]:
     settings = {}
-    for network, cohort in product(NETWORKS, COHORTS):
+    for network, cohort in chosen:
         scalars = dataclasses.replace(config.scalars, cohort=COHORTS[cohort])
         algo = copy.deepcopy(config.algo)  # its pieces get bound to the network
         varied = dataclasses.replace(config, model=NETWORKS[network], scalars=scalars, algo=algo)
@@ -109,8 +113,8 @@ def build_settings(config: Config) -> dict[str, Parts]:
     return settings
 
 
-def check(config: Config, folder: Path) -> None:
-    settings = build_settings(config)
+def check(config: Config, chosen: list[tuple[str, str]], folder: Path) -> None:
+    settings = build_settings(config, chosen)
     in_two_workers(settings, folder)
     for name, parts in settings.items():
         serial = assembled(parts, Group())
@@ -122,20 +126,22 @@ def check(config: Config, folder: Path) -> None:
         assert small.state_digest(resumed) == expected, f"{name}: resumed"
 
 
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize(("algo", "modifier"), PAIRS, ids=lambda name: name or "alone")
-def test_it_runs_or_is_refused(algo, modifier, tmp_path):
+def test_it_runs_or_is_refused(algo, modifier, settings, tmp_path):
     reason = reasons(algo, modifier)
     if reason:
         with pytest.raises(BadInput, match=reason):
             build_parts(composed(algo, modifier))
     else:
-        check(composed(algo, modifier), tmp_path)
+        check(composed(algo, modifier), settings, tmp_path)
 
 
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("modifiers", COUPLES)
 @pytest.mark.parametrize("algo", ["fedavg", "fednova", "fedbn"])
-def test_modifiers_together_do_not_depend_on_their_order(algo, modifiers, tmp_path):
-    check(composed(algo, modifiers), tmp_path)
+def test_modifiers_together_do_not_depend_on_their_order(algo, modifiers, settings, tmp_path):
+    check(composed(algo, modifiers), settings, tmp_path)
     digests = set()
     for order in (modifiers, ",".join(reversed(modifiers.split(",")))):
         made = assembled(build_parts(composed(algo, order)), Group())
