@@ -1,57 +1,54 @@
-"""Fetch a dataset through torchvision, which checks the archives' md5, and decode it once into npz files."""
+"""Datasets that torchvision fetches and decodes: it checks the archives' md5, so their pickles can be trusted."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import shutil
-import tarfile
-import zlib
 from pathlib import Path
-from pickle import UnpicklingError
 
 import numpy as np
 
 from fedbench.data.files import write_npz
+from fedbench.data.info import PARTS, Info, write_info
 from fedbench.errors import BadInput
 
-_CLASSES = {"mnist": "MNIST", "fmnist": "FashionMNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
-_PARTS = ("train", "test")
-# No network, a broken mirror, a full or read-only disk, a damaged archive.
-_FAILURES = (OSError, RuntimeError, EOFError, ValueError, tarfile.TarError, zlib.error, UnpicklingError)
+BY_HAND = "download"  # folder of original files that somebody put there, on a machine without a network
 
 
-def download(name: str, folder: Path) -> None:
-    """Write `folder`/{train,test}.npz. Other processes wait and then use the same files."""
-    from filelock import FileLock
-
-    subject = f"data.download: {name} into {folder}"
-    if name not in _CLASSES:
-        raise BadInput(f"{subject}: only for {', '.join(_CLASSES)}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"):
-            if not all((folder / f"{part}.npz").exists() for part in _PARTS):
-                _fetch(_CLASSES[name], folder)
-    except _FAILURES as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise BadInput(f"{subject}: failed ({reason}); try again, or use data.source=synthetic") from error
-
-
-def _fetch(class_name: str, folder: Path) -> None:
+def decode(class_name: str, folder: Path, given: Path | None) -> None:
+    """Write `folder`/{train,test}.npz from the network, from archives put there by hand, or from a given archive."""
     from fedbench.torchvision_shim import import_torchvision
 
     dataset_class = getattr(import_torchvision().datasets, class_name)
-    archives = folder / "download"
-    # Archives that somebody put there by hand, on a machine without a network, are used and kept.
+    archives = folder / BY_HAND
     keep = archives.exists()
     try:
+        if given is not None:
+            archives = _offered(given, dataset_class, folder / ".given")
         # torchvision prints each mirror that fails on standard output, which belongs to the run's own lines.
         with contextlib.redirect_stdout(io.StringIO()):
-            datasets = [dataset_class(archives, train=part == "train", download=True) for part in _PARTS]
-        for part, dataset in zip(_PARTS, datasets, strict=True):
+            datasets = [dataset_class(archives, train=part == "train", download=True) for part in PARTS]
+        for part, dataset in zip(PARTS, datasets, strict=True):
             labels = np.asarray(dataset.targets, dtype=np.int64)
             write_npz(folder / f"{part}.npz", images=np.asarray(dataset.data), labels=labels)
     finally:
+        shutil.rmtree(folder / ".given", ignore_errors=True)
         if not keep:
-            shutil.rmtree(archives, ignore_errors=True)
+            shutil.rmtree(folder / BY_HAND, ignore_errors=True)
+    shape = list(np.atleast_3d(datasets[0].data[0]).shape)
+    source = str(given.resolve()) if given else f"torchvision.datasets.{class_name}"
+    write_info(folder, Info(source, shape, *(len(dataset.targets) for dataset in datasets)))
+
+
+def _offered(given: Path, dataset_class: type, folder: Path) -> Path:
+    """A folder in which torchvision finds the given archive and has nothing to download."""
+    from torchvision.datasets.utils import check_integrity
+
+    archive = given / dataset_class.filename if given.is_dir() else given
+    if not check_integrity(str(archive), dataset_class.tgz_md5):
+        raise BadInput(f"{archive}: not the published {dataset_class.filename} (md5 {dataset_class.tgz_md5})")
+    folder.mkdir(exist_ok=True)
+    (folder / dataset_class.filename).unlink(missing_ok=True)
+    (folder / dataset_class.filename).symlink_to(archive.resolve())
+    return folder
