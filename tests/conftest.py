@@ -55,6 +55,23 @@ def fedbench(tmp_path, monkeypatch, capfd, data_root):
 
 
 @pytest.fixture
+def fedbench_data(tmp_path, monkeypatch, capfd):
+    """Call `fedbench-data ...` in this process, on an own data root: status, standard output, standard error."""
+    from fedbench.data import command
+
+    monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "root"))
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedbench-data", *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            command.main()
+        return ended.value.code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
 def start_fedbench(tmp_path, data_root):
     """Start `fedbench ...` as a process of its own."""
     started = []

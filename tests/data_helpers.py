@@ -14,7 +14,8 @@ from fedbench.data import NamedDataset
 from fedbench.errors import BadInput
 
 CONF = Path(__file__).parents[1] / "conf"
-NAMED = ("mnist", "fmnist", "cifar10", "cifar100")
+NAMED = ("mnist", "fmnist", "cifar10", "cifar100", "emnist", "svhn")
+BY_HAND = ("cinic10", "lc25000")  # a person must get the original files
 
 
 def data_settings(name: str, **changes: object) -> NamedDataset:

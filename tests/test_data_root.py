@@ -61,7 +61,7 @@ def test_another_size_than_the_datasets_own_is_stated(tmp_path):
 @pytest.mark.parametrize("name", NAMED)
 def test_missing_dataset_names_the_command_and_the_stand_in(name, tmp_path):
     text = refusal(lambda: data_settings(name, root=str(tmp_path)).load(0))
-    assert f"`fedbench data={name} data.root={tmp_path} data.download=true`" in text
+    assert f"`fedbench-data {name} --root {tmp_path} --download` (or data.download=true)" in text
     assert "data.source=synthetic" in text
     assert not list(tmp_path.iterdir())
 
@@ -169,7 +169,7 @@ def test_download_decodes_once_and_leaves_only_the_arrays(fake_mnist, tmp_path, 
     assert tiny(tmp_path, download=True).load(0).fingerprint() == dataset.fingerprint()
     assert tiny(tmp_path).load(0).fingerprint() == dataset.fingerprint()
     assert fake_mnist.calls == 2
-    assert {path.name for path in (tmp_path / "mnist").iterdir()} - {".lock"} == {"train.npz", "test.npz"}
+    assert {path.name for path in (tmp_path / "mnist").iterdir()} - {".lock"} == {"train.npz", "test.npz", "info.json"}
     assert capsys.readouterr().out == ""
 
 

@@ -15,7 +15,11 @@ from fedbench.seeding import torch_generator
 
 
 class Examples:
-    """Inputs and labels on the training device. uint8 images are standardised a batch at a time."""
+    """Inputs and labels on the training device. uint8 images are standardised a batch at a time.
+
+    Memory-mapped inputs stay where they are, and a batch of them goes to the labels' device. Sequences of integers
+    are passed on untouched.
+    """
 
     def __init__(
         self,
@@ -28,7 +32,7 @@ class Examples:
         self.x, self.y, self.augment = x, y, augment
         self.scale = self.shift = self.places = self.values = None
         if x.dtype == torch.uint8:
-            mean_tensor, std_tensor = torch.tensor(mean, device=x.device), torch.tensor(std, device=x.device)
+            mean_tensor, std_tensor = torch.tensor(mean, device=y.device), torch.tensor(std, device=y.device)
             # As large as an image: spreading one number a channel over it anew takes longer than the arithmetic.
             self.scale = (1.0 / (255.0 * std_tensor)).expand(x.shape[1:]).contiguous()
             self.shift = (-mean_tensor / std_tensor).expand(x.shape[1:]).contiguous()
@@ -43,14 +47,15 @@ class Examples:
         self.values = values
 
     def batch(self, index: Tensor | slice, training: bool = False) -> tuple[Tensor, Tensor]:
-        """Floats in NCHW shape and channels_last memory (images), or rows (vectors), and their labels.
+        """Floats in NCHW shape and channels_last memory (images), or rows (vectors, sequences), and their labels.
 
         In training, images are cropped and flipped at random where that was asked for.
         """
         if isinstance(index, slice):
             x, y = self.x[index], self.y[index]
         else:
-            x, y = self.x.index_select(0, index), self.y.index_select(0, index)
+            x, y = self.x.index_select(0, index.to(self.x.device)), self.y.index_select(0, index)
+        x = x.to(y.device)
         if training and self.augment:
             x = augment(x, self.augment)
         if self.scale is not None:
@@ -64,7 +69,8 @@ class Examples:
 
 def examples(data: Dataset, split: str, device: torch.device) -> Examples:
     x, y = (data.train_x, data.train_y) if split == "train" else (data.test_x, data.test_y)
-    return Examples(_tensor(x, device), _tensor(y, device), data.mean, data.std)
+    place = torch.device("cpu") if isinstance(x, np.memmap) else device
+    return Examples(_tensor(x, place), _tensor(y, device), data.mean, data.std)
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:

@@ -2,7 +2,9 @@
 
 from fedbench.data.base import Dataset, stratified_subset
 from fedbench.data.digits import Digits
+from fedbench.data.mapped import MappedDataset
 from fedbench.data.named import NamedDataset
 from fedbench.data.npz import NpzDataset
+from fedbench.data.pairs import PairDataset
 
-__all__ = ["Dataset", "Digits", "NamedDataset", "NpzDataset", "stratified_subset"]
+__all__ = ["Dataset", "Digits", "MappedDataset", "NamedDataset", "NpzDataset", "PairDataset", "stratified_subset"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,15 +15,19 @@ from fedbench.seeding import numpy_generator
 Examples = tuple[np.ndarray, np.ndarray]  # x and labels of one set, of equal length
 
 _FINGERPRINT_IMAGES = 256
-_STATISTICS_CHUNK = 2048  # images counted at a time, so that memory stays bounded
+_STATISTICS_CHUNK = 1 << 22  # values counted at a time, so that memory stays bounded
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Examples in memory. uint8 images are standardised by `mean` and `std`; float x is used as it is."""
+    """Examples as arrays. uint8 images are standardised by `mean` and `std`; other x is used as it is.
+
+    Large images are memory maps (`np.memmap`), of which only the touched parts are read from the disk. Pairs of
+    sentences are int32 [N, 2, 1 + length]: a sentence's length, then its words' ids (0 padding, 1 unknown).
+    """
 
     name: str
-    train_x: np.ndarray  # images [N, H, W, C] as uint8 or float32, feature vectors [N, F] as float32
+    train_x: np.ndarray  # images [N, H, W, C] as uint8 or float32, vectors [N, F] as float32, or pairs
     train_y: np.ndarray  # int64 [N]
     test_x: np.ndarray
     test_y: np.ndarray
@@ -31,6 +36,8 @@ class Dataset:
     mean: tuple[float, ...] | None  # of x / 255, one a channel; None for float data
     std: tuple[float, ...] | None
     note: str  # what a reader of a result must know, else ""
+    vocabulary: int | None = None  # number of word ids, with those for padding and unknown words; None for numbers
+    content: str = ""  # hash of what decides the numbers beside the arrays, such as the vocabulary's words
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,6 +52,7 @@ class Dataset:
             digest.update(f"{x.shape} {x.dtype.str}".encode())
             digest.update(np.ascontiguousarray(labels))
             digest.update(np.ascontiguousarray(x[spread]))
+        digest.update(self.content.encode())
         return digest.hexdigest()
 
 
@@ -60,6 +68,8 @@ def assemble(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     notes: Sequence[str] = (),
+    vocabulary: int | None = None,
+    content: str = "",
 ) -> Dataset:
     """The last step of every `load`: take the training subset, settle mean and standard deviation."""
     notes = [note for note in notes if note]
@@ -68,7 +78,8 @@ def assemble(
         train = (train[0][chosen], train[1][chosen])
         notes.append(f"subset of {subset:,} training examples")
     used_mean, used_std = _standardisation(train[0], mean, std)
-    return Dataset(name, *train, *test, classes, source, used_mean, used_std, "; ".join(notes))
+    note = "; ".join(notes)
+    return Dataset(name, *train, *test, classes, source, used_mean, used_std, note, vocabulary, content)
 
 
 def stratified_subset(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -121,8 +132,9 @@ def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
     """Mean and standard deviation of x / 255 a channel, from exact counts of the 256 levels."""
     channels = images.shape[-1]
     counts = np.zeros((channels, 256), dtype=np.int64)
-    for start in range(0, len(images), _STATISTICS_CHUNK):
-        chunk = images[start : start + _STATISTICS_CHUNK]
+    step = max(1, _STATISTICS_CHUNK // math.prod(images.shape[1:]))
+    for start in range(0, len(images), step):
+        chunk = images[start : start + step]
         for channel in range(channels):
             counts[channel] += np.bincount(chunk[..., channel].ravel(), minlength=256)
     levels = np.arange(256) / 255

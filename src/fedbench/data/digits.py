@@ -31,6 +31,9 @@ class Digits(NamedDataset):
         test = in_class % 5 == 2
         return (images[~test], labels[~test]), (images[test], labels[test])
 
+    def recorded(self) -> None:
+        return None  # nothing was prepared
+
 
 def _pixels_and_labels() -> tuple[np.ndarray, np.ndarray]:
     # Importing scikit-learn takes seconds, reading its table 10 ms. The import is left for a release that

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from fedbench.errors import BadInput
 
 # What numpy and zipfile raise for a file that is damaged, cut short, encrypted or something else altogether.
-_DAMAGED = (
+DAMAGED = (
     *(OSError, ValueError, EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error),
     *(MemoryError, OverflowError, AttributeError, tokenize.TokenError),  # from headers that promise nonsense
 )
@@ -45,22 +47,48 @@ def read_npz(path: Path, names: Sequence[str], subject: str) -> list[np.ndarray]
             return [archive[name] for name in names]
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise unreadable(subject, error) from error
-    except _DAMAGED as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise BadInput(f"{subject}: not a readable .npz file ({reason})") from error
+    except DAMAGED as error:
+        raise BadInput(f"{subject}: not a readable .npz file ({one_line(error)})") from error
 
 
-def write_npz(path: Path, **arrays: np.ndarray) -> None:
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Write the file whole or not at all: a reader never sees a part of it, a crash leaves the old one."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
-            np.savez(file, **arrays)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_npz(path: Path, **arrays: np.ndarray) -> None:
+    with whole_file(path) as file:
+        np.savez(file, **arrays)
+
+
+def write_npy(path: Path, array: np.ndarray) -> None:
+    with whole_file(path) as file:
+        np.save(file, array)
+
+
+def open_mapped(path: Path, subject: str) -> np.memmap:
+    """The array of an .npy file as a memory map: only what is touched is read from the disk.
+
+    The map is copy-on-write, because torch warns about arrays that cannot be written; the file never changes.
+    """
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise unreadable(subject, error) from error
+    except DAMAGED as error:
+        raise BadInput(f"{subject}: not a readable .npy file ({one_line(error)})") from error
+    if not isinstance(array, np.memmap):
+        raise BadInput(f"{subject}: an archive of arrays; needs a single array (.npy)")
+    return array
 
 
 def file_hash(path: Path, subject: str) -> str:
@@ -75,3 +103,8 @@ def file_hash(path: Path, subject: str) -> str:
 def unreadable(subject: str, error: OSError) -> BadInput:
     """The line for a file that is missing, a folder or not permitted."""
     return BadInput(f"{subject}: {(error.strerror or 'cannot be read').lower()}")
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__

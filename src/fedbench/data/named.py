@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from fedbench.data.base import Dataset, Examples, assemble, check_subset
-from fedbench.data.download import download
+from fedbench.data.catalog import ENTRIES, command_for
 from fedbench.data.files import data_root, read_npz
+from fedbench.data.info import PARTS, Info, npz_files, read_info
+from fedbench.data.prepare import download
 from fedbench.data.synthetic import stand_in
 from fedbench.errors import BadInput, require
 
-_SOURCES = ("real", "synthetic")
+SOURCES = ("real", "synthetic")
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,18 @@ class NamedDataset:
     mean: list[float] | None = None
     std: list[float] | None = None
 
+    always_by_checksum: ClassVar[bool] = False  # whether the files' recorded checksums are part of a run's identity
+
     def load(self, seed: int) -> Dataset:
-        require(self.source in _SOURCES, "data.source", self.source, f"choose from {', '.join(_SOURCES)}")
+        require(self.source in SOURCES, "data.source", self.source, f"choose from {', '.join(SOURCES)}")
         if self.source == "synthetic":
             return self._load_stand_in()
         train, test = self.read()
+        info = self.recorded()
+        mean, std = self.mean, self.std
+        recorded = info is not None and bool(info.mean and info.std) and (mean is None or std is None)
+        if recorded:  # computed when the dataset was prepared, so that a start need not count every pixel
+            mean, std = mean or info.mean, std or info.std
         return assemble(
             self.name,
             train,
@@ -51,36 +62,45 @@ class NamedDataset:
             self.classes,
             subset=self.subset,
             seed=seed,
-            mean=self.mean,
-            std=self.std,
+            mean=mean,
+            std=std,
             notes=[
-                self._size_note("training", len(train[1]), self.train_size),
-                self._size_note("test", len(test[1]), self.test_size),
+                info.note if info else "",
+                size_note("training", len(train[1]), self.train_size),
+                size_note("test", len(test[1]), self.test_size),
             ],
+            content=info.content() if info and (recorded or self.always_by_checksum) else "",
         )
 
     def read(self) -> tuple[Examples, Examples]:
         """Training and test examples from the data root, after the download if it is asked for and needed."""
-        folder = data_root(self.root) / self.name
-        files = [folder / "train.npz", folder / "test.npz"]
-        if not all(map(os.path.exists, files)):  # unlike Path.exists, false in a folder without permission
+        folder = self.folder()
+        if not is_there(self._files(folder)):
             if not self.download:
-                raise BadInput(
-                    f"data={self.name}: not in {folder}; `{self._download_command()}` gets it, "
-                    "data.source=synthetic runs on a stand-in"
-                )
+                raise missing(self.name, self.root, folder)
             download(self.name, folder)
-        train, test = (self._read_file(file) for file in files)
+        try:
+            train, test = (self._read_part(folder, part) for part in PARTS)
+        except BadInput as error:
+            raise BadInput(f"{error}; {redo(self.name, self.root)}") from error
         return train, test
 
-    def _read_file(self, path: Path) -> Examples:
-        try:
-            images, labels = read_npz(path, ("images", "labels"), str(path))
-            if images.ndim == 3 and self.shape[-1] == 1:
-                images = images[..., None]
-            self._check(path, images, labels)
-        except BadInput as error:
-            raise BadInput(f"{error}; delete it and `{self._download_command()}` gets it again") from error
+    def recorded(self) -> Info | None:
+        """What was written down when the dataset was prepared."""
+        return read_info(self.folder())
+
+    def folder(self) -> Path:
+        return data_root(self.root) / self.name
+
+    def _files(self, folder: Path) -> list[Path]:
+        return npz_files(folder)
+
+    def _read_part(self, folder: Path, part: str) -> Examples:
+        path = folder / f"{part}.npz"
+        images, labels = read_npz(path, ("images", "labels"), str(path))
+        if images.ndim == 3 and self.shape[-1] == 1:
+            images = images[..., None]
+        self._check(path, images, labels)
         return images, labels.astype(np.int64, copy=False)
 
     def _check(self, path: Path, images: np.ndarray, labels: np.ndarray) -> None:
@@ -101,23 +121,43 @@ class NamedDataset:
         whole = len(self.shape) == 3 and min(self.shape) >= 1
         require(whole, "data.shape", self.shape, "needs height, width and channels, each at least 1")
         require(self.classes >= 2, "data.classes", self.classes, "at least 2")
-        train_size, test_size = self.train_size, self.test_size
-        for key, size in (("data.train_size", train_size), ("data.test_size", test_size)):
-            require(size >= 1, key, size, "at least 1")
-        if self.subset is not None:
-            check_subset(self.subset, train_size)
-            # Ten test images a class keep an accuracy readable.
-            test_size = min(test_size, max(test_size * self.subset // train_size, 10 * self.classes))
-            train_size = self.subset
+        train_size, test_size = stand_in_sizes(self.classes, self.train_size, self.test_size, self.subset)
         train, test = stand_in(self.name, self.shape, self.classes, train_size, test_size)
         note = f"synthetic stand-in for {self.name}"
         size_note = "" if self.subset is None else f"{train_size:,} training and {test_size:,} test images"
         return assemble(self.name, train, test, self.classes, source="synthetic", notes=[note, size_note])
 
-    def _size_note(self, which: str, found: int, expected: int) -> str:
-        # Somebody's own selection under the right name is usable, but a reader of the numbers must know.
-        return "" if found == expected else f"{which} set of {found:,} images instead of {expected:,}"
 
-    def _download_command(self) -> str:
-        root = f" data.root={self.root}" if self.root else ""
-        return f"fedbench data={self.name}{root} data.download=true"
+def stand_in_sizes(classes: int, train_size: int, test_size: int, subset: int | None) -> tuple[int, int]:
+    """Training and test examples of a stand-in; `subset` shrinks both."""
+    for key, size in (("data.train_size", train_size), ("data.test_size", test_size)):
+        require(size >= 1, key, size, "at least 1")
+    if subset is None:
+        return train_size, test_size
+    check_subset(subset, train_size)
+    # Ten test examples a class keep an accuracy readable.
+    return subset, min(test_size, max(test_size * subset // train_size, 10 * classes))
+
+
+def size_note(which: str, found: int, expected: int, unit: str = "images") -> str:
+    # Somebody's own selection under the right name is usable, but a reader of the numbers must know.
+    return "" if found == expected else f"{which} set of {found:,} {unit} instead of {expected:,}"
+
+
+def is_there(files: Iterable[Path]) -> bool:
+    return all(map(os.path.exists, files))  # unlike Path.exists, false in a folder without permission
+
+
+def missing(name: str, root: str | None, folder: Path) -> BadInput:
+    """The line for a dataset that nobody prepared: which command does, and what else there is."""
+    how = f"`{command_for(name, root)}` " if name in ENTRIES else ""
+    if name in ENTRIES and ENTRIES[name].downloads:
+        how += "(or data.download=true) gets it, "
+    elif name in ENTRIES:
+        how += f"prepares it (get {ENTRIES[name].obtain}), "
+    return BadInput(f"data={name}: not in {folder}; {how}data.source=synthetic runs on a stand-in")
+
+
+def redo(name: str, root: str | None) -> str:
+    """What to do about files that are damaged."""
+    return f"`{command_for(name, root, again=True)}` makes it anew" if name in ENTRIES else "make it anew"
