@@ -9,8 +9,15 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
+from fedbench.errors import require
+
 CHOICES = ("crop", "flip")
 MARGIN = 4  # black pixels on each side, before a crop of the original size
+
+
+def check_choices(asked: list[str]) -> None:
+    good = len(set(asked)) == len(asked) and all(choice in CHOICES for choice in asked)
+    require(good, "data.augment", asked, f"a list of {' and '.join(CHOICES)} is allowed, each once")
 
 
 def augment(images: Tensor, choices: tuple[str, ...]) -> Tensor:

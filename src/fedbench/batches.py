@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,10 +67,10 @@ class Examples:
         return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), y
 
 
-def examples(data: Dataset, split: str, device: torch.device) -> Examples:
+def examples(data: Dataset, split: str, device: torch.device, augmented: Sequence[str] = ()) -> Examples:
     x, y = (data.train_x, data.train_y) if split == "train" else (data.test_x, data.test_y)
     place = torch.device("cpu") if isinstance(x, np.memmap) else device
-    return Examples(_tensor(x, place), _tensor(y, device), data.mean, data.std)
+    return Examples(_tensor(x, place), _tensor(y, device), data.mean, data.std, tuple(sorted(augmented)))
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:

@@ -146,7 +146,8 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
     settle(scalars.runtime.threads)
     device = torch.device(parts.device, group.rank % torch.cuda.device_count() if parts.device == "cuda" else None)
     model = FlatModel(parts.model, device)
-    train_set, test_set = examples(data, "train", device), examples(data, "test", device)
+    train_set = examples(data, "train", device, getattr(parts.config.data, "augment", ()))
+    test_set = examples(data, "test", device)
     shards = [torch.from_numpy(own).to(device) for own in parts.shards]
     parts.config.attack.spoil(train_set, shards, data.classes, scalars.seed)
     tests = parts.split.local_tests

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from fedbench.augment import check_choices
 from fedbench.data.base import Dataset, Examples, assemble, check_subset
 from fedbench.data.catalog import ENTRIES, command_for
 from fedbench.data.files import data_root, read_npz
@@ -42,11 +43,13 @@ class NamedDataset:
     subset: int | None = None
     mean: list[float] | None = None
     std: list[float] | None = None
+    augment: list[str] = field(default_factory=list)  # of training images: crop, flip
 
     always_by_checksum: ClassVar[bool] = False  # whether the files' recorded checksums are part of a run's identity
 
     def load(self, seed: int) -> Dataset:
         require(self.source in SOURCES, "data.source", self.source, f"choose from {', '.join(SOURCES)}")
+        check_choices(self.augment)
         if self.source == "synthetic":
             return self._load_stand_in()
         train, test = self.read()
