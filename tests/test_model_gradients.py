@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ LARGE = ("vit_b32",)  # 88 million parameters
 all_models = pytest.mark.parametrize("name", NAMES)
 
 
+@cache
 def settings_of(name: str) -> ModelSettings:
     return small.config(f"model={name}").model
 
@@ -57,9 +60,8 @@ def test_backward_fills_the_flat_gradient(name):
 
 @all_models
 def test_layers_hold_everything_once_and_end_with_the_head(name):
-    settings = settings_of(name)
     for projection in (None, 16):
-        settings.projection = projection
+        settings = replace(settings_of(name), projection=projection)
         model = outline(settings, example_shape(settings))
         modules = [module for _, layer in model.layers() for module in layer]
         tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
