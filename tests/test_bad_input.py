@@ -13,7 +13,7 @@ BAD = {
     "client.epoch=3": "unknown key 'client.epoch': did you mean 'client.epochs'?",
     "+foo=3": "unknown key 'foo'",
     "+algo.foo=3": "unknown key 'algo.foo'",
-    "+partition.beta=1": "unknown key 'partition.beta': choose from alpha, clients, min_samples",
+    "+partition.beta=1": "unknown key 'partition.beta': choose from alpha, clients, local_test, min_samples",
     "algo.mu=3": "unknown key 'algo.mu'",
     "algo.modifiers.pvr.layers=1": "it needs modifier=[pvr]",
     "algo=fedav": "algo=fedav: did you mean 'fedavg'?",

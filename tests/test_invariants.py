@@ -131,8 +131,8 @@ def test_leaving_one_out_only_rescales():
 
 def test_the_generator_is_asked_for_labels_that_anybody_has_ever_shown():
     """Not only for those of the last cohort: with one client a round, the set of known labels grows."""
-    words = ("algo=fedgen", "algo.generator_steps=2", "cohort=1", "rounds=4", "client.steps=2", "partition=labels")
-    made = small.federation(*words, "partition.per_client=2", *small.PLAIN)
+    words = ("algo=fedgen", "algo.generator_steps=2", "cohort=1", "rounds=4", "client.steps=2", *small.PLAIN)
+    made = small.federation(*words, "partition.alpha=0.01")
     shown = set()
     for record in made.rounds():
         for row in record.clients:

@@ -5,38 +5,62 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import small
 import torch
-from hydra.utils import get_class, instantiate
-from model_helpers import COLOUR, batch, build, every_network
+from hydra.utils import get_class
+from model_helpers import COLOUR, GRAY, SENTENCES, batch, build, every_network, example_shape, outline
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor
 
 from fedbench.errors import BadInput
 from fedbench.flat import FlatModel
-from fedbench.models import Cnn5, CnnBn, LeNet, Linear, Mlp, Model, ModelSettings, load_weights
+from fedbench.models import (
+    Cnn5,
+    CnnBn,
+    LeNet,
+    Linear,
+    Lstm,
+    Mlp,
+    Model,
+    ModelSettings,
+    ResNet18,
+    Vgg16,
+    Vgg19,
+    VitB32,
+    load_weights,
+)
 
 CONF = Path(__file__).parents[1] / "conf" / "model"
 
 
-@pytest.mark.parametrize("file", sorted(CONF.glob("*.yaml")), ids=lambda file: file.stem)
+FILES = sorted(CONF.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_configuration_file_builds_its_model(file):
+    settings = small.config(f"model={file.stem}").model
+    assert isinstance(settings, ModelSettings)
+    assert settings.weights is None
+    model = outline(settings, example_shape(settings), 7)
+    assert isinstance(model, Model)
+    assert model.head.out_features == 7
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if "defaults:" not in f.read_text()], ids=lambda file: file.stem)
+def test_the_file_and_the_class_have_the_same_defaults(file):
     lines = file.read_text().splitlines()
     assert lines[0].startswith("# ")
     assert lines[1].startswith("_target_: fedbench.models.")
     node = OmegaConf.load(file)
     schema = OmegaConf.structured(get_class(node["_target_"]))
     assert set(schema) == set(node) - {"_target_"}
-    assert all(schema[key] == node[key] for key in schema), "the file and the class have the same defaults"
-    settings = instantiate(node, _convert_="all")
-    assert isinstance(settings, ModelSettings)
-    assert settings.weights is None
-    assert isinstance(settings.build(COLOUR, 7), Model)
-    assert settings.build(COLOUR, 7).head.out_features == 7
+    assert all(schema[key] == node[key] for key in schema)
 
 
-def test_all_models_of_this_file_have_a_configuration_file():
-    assert {"linear", "mlp", "lenet", "cnn5", "cnn_bn"} <= {file.stem for file in CONF.glob("*.yaml")}
+def test_all_models_have_a_configuration_file():
+    names = "linear mlp lenet cnn5 cnn_bn vgg16 vgg19 resnet18 vit_b32 lstm"
+    assert set(names.split()) <= {file.stem for file in FILES}
 
 
 @pytest.mark.parametrize(
@@ -52,6 +76,19 @@ def test_all_models_of_this_file_have_a_configuration_file():
         (Cnn5(), (15, 15, 3), "model=cnn5: needs images of at least 16x16 pixels, this data's are 15x15x3"),
         (CnnBn(), (7, 8, 3), "model=cnn_bn: needs images of at least 8x8 pixels, this data's are 7x8x3"),
         (CnnBn(), (64,), "model=cnn_bn: needs images"),
+        (Vgg16(), (31, 32, 3), "model=vgg16: needs images of at least 32x32 pixels, this data's are 31x32x3"),
+        (Vgg19(), GRAY, "model=vgg19: needs images of at least 32x32 pixels, this data's are 28x28x1"),
+        (ResNet18(), (7, 8, 3), "model=resnet18: needs images of at least 8x8 pixels, this data's are 7x8x3"),
+        (ResNet18(), (8, 8, 4), "model=resnet18: needs images of 1 or 3 channels, this data's have 4"),
+        (VitB32(), (64,), "model=vit_b32: needs images"),
+        (ResNet18(stem="cifar10"), COLOUR, "model.stem=cifar10: choose from imagenet, cifar"),
+        (ResNet18(image_size=0), COLOUR, "model.image_size=0: null or at least 8 pixels are allowed"),
+        (ResNet18(stem="cifar", pretrained=True), COLOUR, "model.stem=cifar: torchvision's weights are for a stem of"),
+        (VitB32(image_size=100), COLOUR, "model.image_size=100: a multiple of 32 is allowed"),
+        (VitB32(image_size=64, pretrained=True), COLOUR, "model.image_size=64: torchvision's weights are for 224"),
+        (Lstm(), COLOUR, "model=lstm: needs pairs of sentences, as data=qqp has them; .* is 32x32x3 numbers"),
+        (Lstm(hidden=0), SENTENCES, "model.hidden=0: an integer of at least 1"),
+        (Lstm(embedding=-1), SENTENCES, "model.embedding=-1: an integer of at least 1"),
         (Mlp(hidden=[64]), (64,), r"model.hidden=\[64\]: exactly two widths of at least 1 are allowed"),
         (Mlp(hidden=[64, 32, 16]), (64,), r"model.hidden=\[64, 32, 16\]: exactly two"),
         (Mlp(hidden=[64, 0]), (64,), r"model.hidden=\[64, 0\]: exactly two"),
@@ -63,7 +100,13 @@ def test_what_a_model_cannot_do_is_one_line(settings, shape, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("least", [(LeNet(), 12), (Cnn5(), 16), (CnnBn(), 8)])
+@pytest.mark.parametrize("model", [Linear(), Mlp(), Vgg16(), ResNet18()], ids=lambda model: type(model).__name__)
+def test_word_numbers_are_for_the_lstm_only(model):
+    with pytest.raises(BadInput, match=r"^model: this data is sentences of word numbers, for which model=lstm"):
+        model.network(SENTENCES, 2, vocabulary=50)
+
+
+@pytest.mark.parametrize("least", [(LeNet(), 12), (Cnn5(), 16), (CnnBn(), 8), (ResNet18(), 8)])
 def test_the_least_size_works(least):
     settings, pixels = least
     assert settings.build((pixels, pixels, 1), 10).eval()(batch((pixels, pixels, 1))).isfinite().all()
@@ -86,7 +129,8 @@ def test_weights_round_trip(settings, shape, parameters, saved):
     source = build(settings, shape)
     source(batch(shape))  # moves the running statistics
     path = saved(FlatModel(source).state_dict())
-    target = FlatModel(settings.build(shape, 10))
+    target = FlatModel(build(settings, shape))
+    target.w.zero_()
     type(settings)(**{**vars(settings), "weights": path}).load_weights(target.module)
     assert target.w.data_ptr() == next(iter(target.module.parameters())).data_ptr(), "still views of the flat vector"
     for name, tensor in source.state_dict().items():
@@ -140,5 +184,7 @@ def test_bad_weights_are_one_line(tmp_path, saved):
         assert str(error.value).startswith(f"model.weights={path}: ")
         assert "\n" not in str(error.value)
         assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items()), "untouched"
+    with pytest.raises(BadInput, match=r"the unknown x; the model's .*, layer1.1.bn1.weight and 102 more$"):
+        load_weights(outline(ResNet18(extra=False), COLOUR), saved({"x": torch.zeros(1)}))
     with pytest.raises(BadInput, match="no such file"):
         Linear(weights=str(tmp_path / "absent")).content_hash()

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import pytest
 import torch
 import torch.nn.functional as functional
-from model_helpers import COLOUR, GRAY, NETWORKS, batch, build, close, every_network, gradients
+from model_helpers import COLOUR, GRAY, NETWORKS, batch, build, close, every_network, gradients, outline
 from torch import nn
 
 from fedbench.flat import FlatModel
@@ -74,12 +74,12 @@ def test_equals_the_plain_network_forward_and_backward(case, dtype):
 
 @every_network
 def test_parameters_are_as_many_as_counted_by_hand(settings, shape, parameters):
-    assert sum(parameter.numel() for parameter in build(settings, shape).parameters()) == parameters
+    assert sum(parameter.numel() for parameter in outline(settings, shape).parameters()) == parameters
 
 
 @every_network
 def test_layers_hold_everything_once_in_order_and_end_with_the_head(settings, shape, parameters):
-    model = build(settings, shape)
+    model = outline(settings, shape)
     modules = [module for _, layer in model.layers() for module in layer]
     in_layers = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     assert len({id(tensor) for tensor in in_layers}) == len(in_layers)
@@ -91,7 +91,7 @@ def test_layers_hold_everything_once_in_order_and_end_with_the_head(settings, sh
     assert head == [model.head]
     assert isinstance(model.head, nn.Linear)
     for layer_name, layer in model.layers():
-        assert getattr(model, layer_name) is layer[0]
+        assert model.get_submodule(layer_name) is layer[0]
         assert not isinstance(layer[0], nn.BatchNorm2d)
         assert all(isinstance(module, nn.BatchNorm2d) for module in layer[1:])
 
@@ -105,8 +105,7 @@ def test_forward_is_the_head_of_the_features(settings, shape, parameters):
 
 @every_network
 def test_runs_on_another_device(settings, shape, parameters):
-    with torch.device("meta"):
-        model = settings.build(shape, 10)
+    model = outline(settings, shape)
     output = model(batch(shape).to("meta"))
     output.sum().backward()
     assert output.shape == (5, 10)
@@ -114,11 +113,12 @@ def test_runs_on_another_device(settings, shape, parameters):
 
 
 def test_layer_names_are_the_papers():
-    names = {type(s).__name__: [name for name, _ in build(s, COLOUR).layers()] for s, shape, _ in NETWORKS}
+    names = {type(s).__name__: [name for name, _ in outline(s, shape).layers()] for s, shape, _ in NETWORKS}
     assert names["Linear"] == ["fc"]
     assert names["Mlp"] == ["fc1", "fc2", "fc3"]
     assert names["LeNet"] == names["Cnn5"] == ["conv1", "conv2", "fc1", "fc2", "fc3"]
     assert names["CnnBn"] == ["conv0", "conv1", "conv2", "conv3", "conv4", "conv5", "fc"]
+    assert names["Lstm"] == ["embedding", "lstm1", "lstm2", "fc1", "fc2", "fc3"]
     assert "bn2.running_var" in build(LeNet(batch_norm=True), GRAY).state_dict()
 
 

@@ -45,9 +45,9 @@ def build_parts(config: Config) -> Parts:
     require(scalars.cohort is None or scalars.cohort <= len(split.parts), "cohort", scalars.cohort, allowed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(scalars.seed, "initial weights"))
-        model = config.model.network(data.shape, data.classes, algorithm.projection)
-    if config.model.weights is not None:
-        config.model.load_weights(model)
+        vocabulary = getattr(data, "vocabulary", None)
+        model = config.model.network(data.shape, data.classes, algorithm.projection, vocabulary=vocabulary)
+    config.model.load_weights(model)
     flat = FlatModel(model)
     scene = Scene(flat, len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
     algorithm.bind(scene)  # refuses what makes no sense on this model

@@ -35,10 +35,11 @@ def identity(config: Config, algorithm: Algorithm, device: str, fingerprint: str
     tree["data"] = {key: value for key, value in tree["data"].items() if key not in ("root", "download")}
     tree["data"]["fingerprint"] = fingerprint  # of the examples themselves: a data root may hold somebody's own
     for group, settings in (("data", config.data), ("model", config.model), ("partition", config.partition)):
-        for key in ("path", "weights"):
-            if tree[group].get(key) is not None:
+        for key in ("path", "weights", "pretrained"):
+            if tree[group].get(key) not in (None, False):
                 tree[group] = {**tree[group], key: settings.content_hash()}
     tree["model"] = {**tree["model"], "projection": tree["model"]["projection"] or algorithm.projection}
+    tree["model"].pop("download", None)
     if not tree["diagnostics"]["gradient_norms"]:
         del tree["diagnostics"]  # a run without them is what it was before they existed
     client = dict(tree["client"])

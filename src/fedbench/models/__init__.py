@@ -3,5 +3,22 @@
 from fedbench.models.base import Model, ModelSettings, load_weights
 from fedbench.models.cnn import Cnn5, CnnBn, LeNet
 from fedbench.models.dense import Linear, Mlp
+from fedbench.models.lstm import Lstm
+from fedbench.models.vgg import Vgg16, Vgg19
+from fedbench.models.vision import ResNet18, VitB32
 
-__all__ = ["Cnn5", "CnnBn", "LeNet", "Linear", "Mlp", "Model", "ModelSettings", "load_weights"]
+__all__ = [
+    "Cnn5",
+    "CnnBn",
+    "LeNet",
+    "Linear",
+    "Lstm",
+    "Mlp",
+    "Model",
+    "ModelSettings",
+    "ResNet18",
+    "Vgg16",
+    "Vgg19",
+    "VitB32",
+    "load_weights",
+]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch.nn.functional as functional
@@ -14,7 +16,9 @@ from fedbench.data.files import file_hash, unreadable
 from fedbench.errors import BadInput, bad_value, require
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
-_NAMES_SHOWN = 3  # an error stays one line that can be read
+_NAMES_SHOWN, _MOST_NAMES_SHOWN = 3, 20  # an error stays one line that can be read
+
+Layers = list[tuple[str, list[nn.Module]]]
 
 
 class Model(nn.Module):
@@ -50,19 +54,33 @@ class Model(nn.Module):
     def head(self) -> nn.Module:
         return getattr(self, self.head_name)
 
-    def layers(self) -> list[tuple[str, list[nn.Module]]]:
+    def layers(self) -> Layers:
         """The layers in order, the head last. A norm belongs to the layer of the module before it.
 
-        This reads them from the order in which the constructor set the submodules. A network whose
-        submodules nest, or run in another order, declares its layers itself.
+        This reads them from the order in which the constructors set the submodules. A network that runs in
+        another order, or has parameters outside of its layers' modules, declares its layers itself.
         """
-        layers: list[tuple[str, list[nn.Module]]] = []
-        for name, module in self.named_children():
-            if isinstance(module, _NORMS) and layers:
-                layers[-1][1].append(module)
-            elif any(True for _ in module.parameters()):
-                layers.append((name, [module]))
-        return layers
+        return grouped(weighted(self))
+
+
+def weighted(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The modules with weights or buffers of their own and their names, in the order of the constructors."""
+    for name, child in module.named_children():
+        if any(True for _ in chain(child.parameters(recurse=False), child.buffers(recurse=False))):
+            yield prefix + name, child  # with all that is inside: an attention is one layer
+        else:
+            yield from weighted(child, f"{prefix}{name}.")
+
+
+def grouped(modules: Iterable[tuple[str, nn.Module]]) -> Layers:
+    """Every module is a layer with the norms that follow it."""
+    layers: Layers = []
+    for name, module in modules:
+        if isinstance(module, _NORMS) and layers:
+            layers[-1][1].append(module)
+        else:
+            layers.append((name, [module]))
+    return layers
 
 
 @dataclass
@@ -72,43 +90,45 @@ class ModelSettings:
     weights: str | None = None  # a safetensors file to start from, named as in the network's state dict
     projection: int | None = None  # width of a projection before the head; MOON's is 256
 
-    def network(self, shape: tuple[int, ...], classes: int, projection: int | None = None) -> Model:
+    reads_words = False  # whether an example is sentences of word numbers; `build` then gets the vocabulary's size
+
+    def network(
+        self, shape: tuple[int, ...], classes: int, projection: int | None = None, vocabulary: int | None = None
+    ) -> Model:
         """The network, with the projection that the model or the algorithm asks for."""
         size = self.projection if self.projection is not None else projection
         require(size is None or size >= 1, "model.projection", size, "an integer of at least 1 is allowed")
-        model = self.build(shape, classes)
+        if vocabulary is not None and not self.reads_words:
+            raise BadInput("model: this data is sentences of word numbers, for which model=lstm is allowed")
+        model = self.build(shape, classes, vocabulary) if self.reads_words else self.build(shape, classes)
         if size is not None:
             model.add_projection(size)
         return model
 
     def build(self, shape: tuple[int, ...], classes: int) -> Model:
-        """The network for examples of shape (H, W, C) or (F,), with PyTorch's random initial weights."""
+        """The network for examples of shape (H, W, C) or (F,), with random initial weights."""
         raise NotImplementedError
 
     def load_weights(self, model: Model) -> None:
-        """Start from the file `weights`."""
-        load_weights(model, self._file())
+        """Start from the file `weights`, if there is one."""
+        if self.weights is not None:
+            load_weights(model, self.weights)
 
     def content_hash(self) -> str:
-        """Hash of the bytes of the file `weights`: it enters a run's identity by its contents."""
-        return file_hash(Path(self._file()).expanduser(), _subject(self._file()))
-
-    def _file(self) -> str:
-        if self.weights is None:
-            raise bad_value("model.weights", "null", "a safetensors file is needed here")
-        return self.weights
+        """Hash of the bytes of the file to start from: it enters a run's identity by its contents."""
+        return file_hash(Path(self.weights).expanduser(), _subject(self.weights))
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Copy the tensors of a safetensors file into the model: exactly its state dict's names and shapes."""
     expected = model.state_dict()
-    found = _read(path)
+    found = read_safetensors(path, _subject(path))
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
     if missing or unexpected:
         differences = [("lacks", missing), ("has the unknown", unexpected)]
-        wrong = " and ".join(f"{verb} {_shorten(names)}" for verb, names in differences if names)
-        raise BadInput(f"{_subject(path)}: {wrong}; the model's tensors are {', '.join(expected)}")
+        wrong = " and ".join(f"{verb} {shorten(names)}" for verb, names in differences if names)
+        raise BadInput(f"{_subject(path)}: {wrong}; the model's tensors are {shorten([*expected], _MOST_NAMES_SHOWN)}")
     for name, tensor in expected.items():
         if found[name].shape != tensor.shape:
             shapes = f"{name} is {_sizes(found[name])}, the model needs {_sizes(tensor)} for this data"
@@ -119,26 +139,28 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     model.load_state_dict(found)  # copies in place, so views into a flat vector stay views
 
 
-def _read(path: str | Path) -> dict[str, Tensor]:
+def read_safetensors(path: str | Path, subject: str) -> dict[str, Tensor]:
+    """The tensors of a file. A bad file is a BadInput that starts with `subject`."""
     file = Path(path).expanduser()
     try:
         file.open("rb").close()  # says what is wrong with a path; the reader itself does not
         return load_file(file)
     except OSError as error:
-        raise unreadable(_subject(path), error) from error
+        raise unreadable(subject, error) from error
     except SafetensorError as error:
         reason = " ".join(str(error).split())
         allowed = "needs one such as a run's model.safetensors"
-        raise BadInput(f"{_subject(path)}: not a safetensors file ({reason}); {allowed}") from error
+        raise BadInput(f"{subject}: not a safetensors file ({reason}); {allowed}") from error
 
 
 def _subject(path: str | Path) -> str:
     return f"model.weights={path}"
 
 
-def _shorten(names: list[str]) -> str:
-    more = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def shorten(names: list[str], shown: int = _NAMES_SHOWN) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
 def _sizes(tensor: Tensor) -> str:

@@ -1,0 +1,75 @@
+"""The network for pairs of sentences. Its input is a batch of integers [N, 2, 1 + L]."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from fedbench.errors import bad_value, require
+from fedbench.models.base import Model, ModelSettings
+
+# cuDNN would rather have a copy of the weights of its own, but then they are no views of the flat vector.
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+
+_PADDING = 0  # the number that is no word
+
+
+class LstmNetwork(Model):
+    """Both sentences go through the same embedding and LSTMs; u and v are the states at their last words.
+
+    [u, v, |u - v|, u * v] joins them, as in InferSent (Conneau et al. 2017).
+    """
+
+    head_name = "fc3"
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, classes: int):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=_PADDING)
+        # Two modules, not one of two layers: a layer of the network is a module.
+        self.lstm1 = nn.LSTM(embedding, hidden, batch_first=True)
+        self.lstm2 = nn.LSTM(hidden, hidden, batch_first=True)
+        self.fc1 = nn.Linear(4 * hidden, hidden)
+        self.fc2 = nn.Linear(hidden, hidden)
+        self.fc3 = nn.Linear(hidden, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        u, v = self.encode(x.flatten(0, 1)).view(len(x), 2, -1).unbind(1)
+        pair = torch.cat([u, v, (u - v).abs(), u * v], dim=1)
+        return functional.relu(self.fc2(functional.relu(self.fc1(pair))))
+
+    def encode(self, sentences: Tensor) -> Tensor:
+        """The state at the last word of every sentence [N, 1 + L]: its length, its words, padding.
+
+        The state at a word does not depend on what follows, so padding needs no masking, and what is padding
+        in all sentences is left out. An empty sentence counts as one word of padding, whose embedding is zero.
+        """
+        lengths, words = sentences[:, 0].long().clamp(min=1), sentences[:, 1:].long()
+        if not lengths.is_meta:  # that device has no values to look at
+            words = words[:, : int(lengths.max())]
+        states = self.lstm2(self.lstm1(self.embedding(words))[0])[0]
+        return states[torch.arange(len(states), device=states.device), lengths - 1]
+
+
+@dataclass
+class Lstm(ModelSettings):
+    """FedPGVC's network for QQP (section 6.4): "two LSTM layers, two linear layers, and a final classification layer".
+
+    The paper tells no more: the embedding, its width, the 128 units and how the two sentences meet are choices
+    of this project.
+    """
+
+    embedding: int = 100
+    hidden: int = 128
+    reads_words = True
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> LstmNetwork:
+        for key, value in (("model.embedding", self.embedding), ("model.hidden", self.hidden)):
+            require(value >= 1, key, value, "an integer of at least 1 is allowed")
+        if vocabulary is None or len(shape) != 2 or shape[0] != 2 or shape[1] < 2:
+            got = f"an example of this data is {'x'.join(map(str, shape))} numbers"
+            raise bad_value("model", "lstm", f"needs pairs of sentences, as data=qqp has them; {got}")
+        return LstmNetwork(vocabulary, self.embedding, self.hidden, classes)
