@@ -13,6 +13,7 @@ import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -28,9 +29,8 @@ def experiments() -> list[str]:
     return sorted(str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.yaml"))
 
 
-def jobs(experiment: str, results: str) -> list[tuple[dict[str, str], Path]]:
+def jobs(experiment: str, results: str) -> Iterator[tuple[dict[str, str], Path]]:
     """Every job of an experiment: the swept keys with their values, and the folder of its run."""
-    found = []
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         base = [f"experiment={experiment}", f"results={results}"]
         swept = compose("config", overrides=base, return_hydra_config=True).hydra.sweeper.params
@@ -42,8 +42,7 @@ def jobs(experiment: str, results: str) -> list[tuple[dict[str, str], Path]]:
             names = dict(composed.hydra.runtime.choices)
             keys = [key for key in composed if key != "hydra"]
             parts = build_parts(check(OmegaConf.masked_copy(composed, keys), names))
-            found.append((words, parts.folder.path))
-    return found
+            yield words, parts.folder.path
 
 
 def table(experiment: str, results: str) -> pd.DataFrame:

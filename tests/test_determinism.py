@@ -33,7 +33,10 @@ SETTING = (
     "checkpoint.every=2",
     "eval.batch_size=7",
 )
-METHODS = [(f"algo={name}",) for name in ALGORITHMS] + [(f"modifier=[{name}]",) for name in MODIFIERS]
+# One of every kind of state in the ordinary tests, all others in the long ones; tests/test_pairs.py has them all, too.
+ALWAYS = ("algo=scaffold", "algo=fedbn", "algo=moon", "algo=fedgen", "algo=pfedsim", "algo=fedgsnr", "modifier=[ecgr]")
+WORDS = [f"algo={name}" for name in ALGORITHMS] + [f"modifier=[{name}]" for name in MODIFIERS]
+METHODS = [pytest.param((word,), id=word, marks=() if word in ALWAYS else pytest.mark.heavy) for word in WORDS]
 
 
 def result(folder: Path) -> tuple[str, list[dict[str, str]], dict[str, list], str]:
@@ -83,7 +86,7 @@ def wait_for_rows(pattern: str, rows: int) -> None:
     raise AssertionError("the run did not get that far")
 
 
-@pytest.mark.parametrize("method", METHODS, ids=" ".join)
+@pytest.mark.parametrize("method", METHODS)
 def test_any_number_of_workers_killed_and_resumed_with_another(fedbench, method):
     whole, three = (fedbench(*SETTING, *method, f"results=with{n}", f"runtime.workers={n}") for n in (1, 3))
     assert whole.status == three.status == 0, three.err

@@ -67,7 +67,7 @@ def test_an_experiment_names_its_command_and_every_job_type_checks(file):
     [
         *[("digits", "mlp"), ("mnist", "lenet"), ("fmnist", "lenet"), ("emnist", "lenet")],
         *[("cifar10", "cnn5"), ("cifar100", "cnn5"), ("svhn", "cnn5"), ("cinic10", "cnn5")],
-        *[("tinyimagenet", "resnet18"), ("lc25000", "resnet18"), ("qqp", "lstm")],
+        *[("tinyimagenet", "resnet18"), ("lc25000", "resnet18_plain"), ("qqp", "lstm")],
     ],
 )
 def test_a_dataset_picks_its_model_and_yields_to_the_command_line(data, model):
