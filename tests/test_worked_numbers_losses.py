@@ -63,7 +63,7 @@ def fedgen_terms(index: int, beta: float) -> float:
     piece.bind(Scene(model, 2, 2, 20, 0, shared=model.everything()), "algo.modifiers.generator")
     memory = Memory({**piece.init_server(model), "labels": torch.ones(2)}, {})
     y, logits = torch.tensor([0, 1, 0, 1]), rows(*[(0, math.log(3))] * 4)
-    local = SimpleNamespace(round=index, epoch=0, model=model, batch=Batch(None, y, logits, None))
+    local = SimpleNamespace(round=index, epoch=0, model=model, batch=Batch(None, y, logits, None, None))
     piece.begin(local, memory)
     return piece.loss(local, memory, logits.new_zeros(())).item()
 
@@ -84,7 +84,7 @@ def fedlc(counts: tuple[int, ...], **settings) -> tuple[float, list[float]]:
     """The loss of logits (1, 2, .5) with label 0, and the calibrated logits."""
     model = SimpleNamespace(w=torch.zeros(1, dtype=torch.float64))
     labels = torch.arange(3).repeat_interleave(torch.tensor(counts))
-    batch = Batch(None, torch.tensor([0]), rows((1, 2, 0.5)), None)
+    batch = Batch(None, torch.tensor([0]), rows((1, 2, 0.5)), None, None)
     local, memory, piece = (
         SimpleNamespace(model=model, labels=labels, batch=batch),
         Memory({}, {}),
@@ -92,7 +92,7 @@ def fedlc(counts: tuple[int, ...], **settings) -> tuple[float, list[float]]:
     )
     piece.classes = 3
     piece.begin(local, memory)
-    return piece.loss(local, memory, None).item(), batch.logits[0].tolist()
+    return piece.loss(local, memory, None).item(), (batch.logits - memory.scratch["margin"])[0].tolist()
 
 
 @pytest.mark.parametrize(

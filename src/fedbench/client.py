@@ -121,13 +121,16 @@ class Trainer:
         module = self.model.module
         embedding = module.embed(x) if self.needs_embedding else None
         logits = module(x) if embedding is None else module.head(embedding)
-        loss = objective = self.loss(logits, y)
         if hooks["loss"] or hooks["probe"]:
-            local.batch = Batch(x, y, logits, embedding)
+            each = self.loss(logits, y, reduction="none")
+            loss = objective = each.mean()
+            local.batch = Batch(x, y, logits, each, embedding)
             for hook, memory in hooks["loss"]:
                 objective = hook(local, memory, objective)
             for hook, memory in hooks["probe"]:
                 hook(local, memory)
+        else:
+            loss = objective = self.loss(logits, y)
         objective.backward()
         local.batch = None
         return loss.detach()

@@ -62,6 +62,7 @@ class Batch:
     x: Tensor
     y: Tensor
     logits: Tensor
+    each: Tensor  # the loss of every example
     embedding: Tensor | None  # the input of the head, for modifiers that say they need it
 
 

@@ -46,12 +46,10 @@ class Calibration(Modifier):
         memory.scratch["margin"] = self.tau * counts.clamp(min=LEAST_COUNT).pow(-0.25)
 
     def loss(self, local: Local, memory: Memory, loss: Tensor) -> Tensor:
-        local.batch.logits = calibrated = (
-            local.batch.logits - memory.scratch["margin"]
-        )  # PGVC's rho is of their cross-entropy
-        y = local.batch.y
+        calibrated, y = local.batch.logits - memory.scratch["margin"], local.batch.y
         if self.variant == "softmax":
-            return functional.cross_entropy(calibrated, y)
-        true = calibrated.gather(1, y[:, None])
-        others = calibrated.scatter(1, y[:, None], -torch.inf)
-        return (others.logsumexp(dim=1) - true[:, 0]).mean()
+            local.batch.each = functional.cross_entropy(calibrated, y, reduction="none")
+        else:
+            true, others = calibrated.gather(1, y[:, None]), calibrated.scatter(1, y[:, None], -torch.inf)
+            local.batch.each = others.logsumexp(dim=1) - true[:, 0]
+        return local.batch.each.mean()

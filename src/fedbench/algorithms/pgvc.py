@@ -63,9 +63,7 @@ class Pgvc(Modifier):
         """rho = 1/B sum_b l_b grad l_b, by one more backward pass through the last layers."""
         if self.rho in ("norm", "code") or local.shared_frozen:
             return
-        batch = local.batch
-        each = local.trainer.loss(batch.logits, batch.y, reduction="none")
-        half_mean_square = each.square().mean() / 2
+        half_mean_square = local.batch.each.square().mean() / 2
         memory.scratch["rho"] = flatten(torch.autograd.grad(half_mean_square, self.inputs, retain_graph=True))
 
     def grad(self, local: Local, memory: Memory) -> None:
