@@ -16,6 +16,7 @@ from fedbench.algorithms.base import Local, Memory, Modifier, Round, Scene, mask
 from fedbench.errors import nearest, require
 from fedbench.flat import flatten
 
+LEAST_NORM = 1e-30  # a gradient of zero stays zero
 READINGS = ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add", "code")
 
 
@@ -39,7 +40,7 @@ class Pgvc(Modifier):
 
     def bind(self, scene: Scene, key: str) -> None:
         require(self.rho in READINGS, f"{key}.rho", self.rho, nearest(str(self.rho), READINGS))
-        require(0 < self.sigma <= 1e38, f"{key}.sigma", self.sigma, "a finite number above 0 is allowed")
+        require(0 < self.sigma <= 1e6, f"{key}.sigma", self.sigma, "a number above 0, at most 1e6, is allowed")
         self.where = masked(scene, self.layers, key)
         self.pieces = scene.model.layers_in(self.where)
         self.inputs = scene.model.parameters_in(self.where)
@@ -63,32 +64,32 @@ class Pgvc(Modifier):
         """rho = 1/B sum_b l_b grad l_b, by one more backward pass through the last layers."""
         if self.rho in ("norm", "code") or local.shared_frozen:
             return
-        half_mean_square = local.batch.each.square().mean() / 2
-        memory.scratch["rho"] = flatten(torch.autograd.grad(half_mean_square, self.inputs, retain_graph=True))
+        each = local.batch.each
+        weights = each.detach() / len(each)
+        memory.scratch["rho"] = flatten(torch.autograd.grad(each, self.inputs, weights, retain_graph=True))
 
     def grad(self, local: Local, memory: Memory) -> None:
         if self.rho == "code" or local.shared_frozen:
             return
-        g = self.where.read(local.model.g)
-        self.where.write(local.model.g, self._direction(g, memory.scratch.get("rho")))
-
-    def _direction(self, g: Tensor, rho: Tensor | None) -> Tensor:
+        g, rho = self.where.read(local.model.g), memory.scratch.get("rho")
         if self.rho == "eq15":
-            return rho * g
-        if self.rho == "wdro":
-            return rho
-        if self.rho == "add":
-            return g + rho
-        return torch.cat([self._scale(g[piece], rho, piece) * g[piece] for piece in self.pieces])
+            g.mul_(rho)
+        elif self.rho == "wdro":
+            g.copy_(rho)
+        elif self.rho == "add":
+            g.add_(rho)
+        else:
+            for piece in self.pieces:  # one number a layer, weight and bias together
+                g[piece].mul_(self._scale(g[piece], None if rho is None else rho[piece]))
+        if isinstance(self.where.index, Tensor):  # g is no view then
+            self.where.write(local.model.g, g)
 
-    def _scale(self, g: Tensor, rho: Tensor | None, piece: slice) -> Tensor:
-        """One number a layer, weight and bias together."""
+    def _scale(self, g: Tensor, rho: Tensor | None) -> Tensor:
         if self.rho == "layer_norm":
-            return rho[piece].norm()
+            return torch.linalg.vector_norm(rho)
         if self.rho == "layer_mean":
-            return rho[piece].mean()
-        norm = g.norm()
-        return torch.where(norm > 0, self.sigma / norm, 0.0)
+            return rho.mean()
+        return self.sigma / torch.linalg.vector_norm(g).clamp_(min=LEAST_NORM)
 
     def update(self, local: Local, memory: Memory) -> None:
         """`code`: s_l is the loss of example l times the mean entry of the summed gradient of *tensor* l.
