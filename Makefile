@@ -20,7 +20,7 @@ $(READY): pyproject.toml
 demo: install  ## run the main job on the embedded digits: FedAvg, 10 clients, Dirichlet 0.5
 	$(BIN)/fedbench
 
-test: install  ## run all tests (real-data tests join in when FEDBENCH_DATA points to the datasets)
+test: install  ## run the tests but the long ones, `pytest -m heavy` (real-data tests join in when FEDBENCH_DATA points to the datasets)
 	$(BIN)/python -m pytest -n 2
 
 lint: install  ## check style

@@ -39,6 +39,11 @@ def test_small_clients_keep_a_training_sample():
     assert [len(own) for own in split.local_tests] == [0, 0, 1, 2, 9]
 
 
+def test_somebody_must_have_samples_to_spare():
+    with pytest.raises(BadInput, match=r"partition\.local_test=0\.5: no client has two samples"):
+        hold_out(Split([np.arange(1), np.arange(0)]), 0.5, seed=0)
+
+
 def test_the_share_must_leave_something():
     with pytest.raises(BadInput, match=r"partition\.local_test=1\.0: a number from 0 to below 1 is allowed"):
         small.parts("partition.local_test=1", *small.PLAIN)

@@ -50,6 +50,18 @@ def test_the_bench_judges_a_ratio(monkeypatch, capfd):
     assert "TOO SLOW" in printed
 
 
+def test_the_bench_knows_every_method_that_has_a_limit(monkeypatch, capfd):
+    bench, methods = load("bench", monkeypatch), load("bench_methods", monkeypatch)
+    workload = dataclasses.replace(bench.WORKLOADS[0], clients=2, images=20, test=20)
+    data = bench.random_data(workload, 40)
+    make = lambda group, algorithm: bench.make_federation(workload, data, group, algorithm)  # noqa: E731
+    monkeypatch.setattr(methods, "LIMITS", dict.fromkeys(methods.LIMITS, 1e9) | {"algo=fedprox": 1e-9})
+    assert not methods.bench_methods(make, repeats=1, workers=1, steps=2)
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) == len(methods.LIMITS)
+    assert [("TOO SLOW" in line) for line in lines] == ["fedprox" in line for line in lines]
+
+
 def test_a_table_counts_what_diverged_or_is_missing(monkeypatch, tmp_path, fedbench):
     tables = load("reproduce_tables", monkeypatch)
     assert tables.cell(pd.Series([80.0, 82.0]), 2) == "81.00 ± 1.41"

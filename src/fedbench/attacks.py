@@ -78,7 +78,7 @@ class RandomInput(Attack):
         for client in self.clients:
             generator = torch_generator(seed, "random input", client)
             pieces.append(2.0 * torch.rand((len(shards[client]), *train.x.shape[1:]), generator=generator) - 1.0)
-        train.replace(own, torch.cat(pieces).to(train.x.device))
+        train.replace(own, torch.cat(pieces).to(train.y.device))
 
 
 def _named(clients: list[int]) -> str:

@@ -45,13 +45,12 @@ def build_parts(config: Config) -> Parts:
     require(scalars.cohort is None or scalars.cohort <= len(split.parts), "cohort", scalars.cohort, allowed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(scalars.seed, "initial weights"))
-        vocabulary = getattr(data, "vocabulary", None)
-        model = config.model.network(data.shape, data.classes, algorithm.projection, vocabulary=vocabulary)
+        model = config.model.network(data.shape, data.classes, algorithm.projection, vocabulary=data.vocabulary)
     config.model.load_weights(model)
     flat = FlatModel(model)
     scene = Scene(flat, len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
     algorithm.bind(scene)  # refuses what makes no sense on this model
-    config.attack.check(len(split.parts), data.classes, sequences=len(data.shape) == 2)
+    config.attack.check(len(split.parts), data.classes, sequences=data.vocabulary is not None)
     allowed = f"it needs a global model, which algo={algorithm.name} has not"
     require(not (scalars.eval.conformal and algorithm.personal), "eval.conformal", "true", allowed)
     algorithm.stamps += [note for note in [config.attack.note()] if note]

@@ -39,6 +39,7 @@ def hold_out(split: Split, share: float, seed: int) -> Split:
         count = min(max(1, round(share * len(own))), len(own) - 1) if len(own) else 0
         tests.append(np.sort(order[:count]))
         train.append(np.sort(order[count:]))
+    require(any(map(len, tests)), "partition.local_test", share, "no client has two samples; only 0 is allowed")
     return replace(split, parts=train, local_tests=tests)
 
 
