@@ -61,6 +61,7 @@ def test_a_run_says_that_it_was_attacked_and_its_clients_see_it(fedbench, attack
     assert any("client 0" in stamp for stamp in summary["stamps"])
     assert not other["stamps"]
     assert summary["id"] != other["id"]
+    assert summary["label"] == f"{other['label']}-{attack}"
     assert summary["digest"] != other["digest"]
     assert summary["partition_hash"] == other["partition_hash"]
     serial = fedbench(*setting, f"attack={attack}", "runtime.workers=1", "results=serial")

@@ -72,14 +72,15 @@ def run_id(identity_tree: dict[str, Any]) -> str:
 
 
 def label(config: Config) -> str:
-    """A readable name: data-model-partition-algorithm, plus the modifiers that were added to the algorithm."""
+    """A readable name: data-model-partition-algorithm, with the modifiers that were added to it, and an attack."""
     names, partition = config.names, config.partition
     share = getattr(partition, "alpha", getattr(partition, "per_client", ""))
     split = names["partition"] + (f"{share:g}" if share != "" else "")
     own = _own_modifiers(names["algo"])
     added = [name for name in config.algo["modifiers"] if name not in own]
     data = names["data"] + ("-synthetic" if getattr(config.data, "source", "real") == "synthetic" else "")
-    return "-".join([data, names["model"], split, "+".join([names["algo"], *added])])
+    attack = [] if names.get("attack", "none") == "none" else [names["attack"]]
+    return "-".join([data, names["model"], split, "+".join([names["algo"], *added]), *attack])
 
 
 def _own_modifiers(algo: str) -> list[str]:
