@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Published:
-    """A number as the paper prints it. `flag`: star = did not converge or was not reached, none = a dash, over = above `value`."""
+    """A number as the paper prints it. `flag`: star = did not converge or was not reached, none = a dash, over = more."""
 
     labels: dict[str, str]
     measure: str
