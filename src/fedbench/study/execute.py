@@ -44,8 +44,8 @@ class _Worker:
 class Executor:
     """`run(jobs)` yields an outcome a job, in the order in which they end."""
 
-    def __init__(self, results: Path, processes: int, ranks: int = 1, logger: Sequence[str] = ()):
-        self.results, self.processes, self.ranks, self.logger = results, processes, ranks, list(logger)
+    def __init__(self, results: Path, processes: int, ranks: int = 1, wandb: bool = False):
+        self.results, self.processes, self.ranks, self.wandb = results, processes, ranks, wandb
         self.workers: list[_Worker] = []
         self.stopping = False
 
@@ -92,7 +92,7 @@ class Executor:
     def _start(self) -> _Worker:
         ours, theirs = FORK.Pipe()
         others = [worker.pipe for worker in self.workers]
-        arguments = (theirs, [ours, *others], self.results, self.ranks, self.logger)
+        arguments = (theirs, [ours, *others], self.results, self.ranks, self.wandb)
         process = FORK.Process(target=_work, args=arguments)
         process.start()
         theirs.close()
@@ -126,7 +126,7 @@ class Executor:
         return "failed", f"the process of this run died of {name}{hint}\n"
 
 
-def _work(pipe: Connection, others: list[Connection], results: Path, ranks: int, logger: list[str]) -> None:
+def _work(pipe: Connection, others: list[Connection], results: Path, ranks: int, wandb: bool) -> None:
     """A worker: runs what comes through the pipe until it is closed."""
     for other in others:
         other.close()  # else this end would keep a dead parent's pipes open
@@ -146,15 +146,17 @@ def _work(pipe: Connection, others: list[Connection], results: Path, ranks: int,
                 return
             log.seek(0)
             log.truncate()
-            status, problem = _attempt(lambda job=job: _configuration(job, results, ranks, logger))
+            status, problem = _attempt(lambda job=job: _configuration(job, results, ranks, wandb))
             if status == "failed":
                 log.seek(0)
                 problem = f"fedbench {' '.join(job.words)}\n\n{problem}\nIts output:\n{log.read()}"
             pipe.send((status, problem))
 
 
-def _configuration(job: Job, results: Path, ranks: int, logger: list[str]) -> Config:
-    if not job.config or logger:
+def _configuration(job: Job, results: Path, ranks: int, wandb: bool) -> Config:
+    if not job.config or wandb:
+        group = job.words[0].removeprefix("experiment=")  # where it is shared, the first that has it
+        logger = ["logger=wandb", f"logger.group={group}"] if wandb else []
         return compose_config([*job.words, *logger, f"results={results}", f"runtime.workers={ranks}"])
     config: Config = pickle.loads(job.config)  # it comes from the process that started this one
     scalars = config.scalars

@@ -18,6 +18,7 @@ from fedbench.errors import BadInput, nearest
 SCALES = ("smoke", "laptop", "paper")
 PAPERS = ("fedpgvc", "fedpmvr", "ecgr", "fedncv", "fedgsnr")  # the order of a report
 FLAGS = ("", "star", "none", "over")
+REFERENCE = ("algo=local", "algo=centralized")  # rows beside the federated methods
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Published:
-    """A number as the paper prints it. `flag`: star = did not converge or was not reached, none = a dash, over = more."""
+    """A number as the paper prints it. `flag`: star = did not converge or not reached, none = a dash, over = more."""
 
     labels: dict[str, str]
     measure: str
