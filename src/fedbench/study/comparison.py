@@ -1,4 +1,4 @@
-"""What a table of methods cannot say by itself: equal cost, significance, and whether the order is the published one."""
+"""What a table of methods cannot say by itself: equal cost, significance, and whether the order is as published."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def significance(values: Values, measure: Measure, notes: Notes) -> Grid | None:
         return None
     grid = _grid(study, f"Significance against {proposed[0]}", lambda cell: cells.get(cell.cell.key), notes)
     grid.caption = (
-        "p of McNemar's test on the same test images (exact below 25 discordant pairs, the largest over seeds), corrected "
-        "by Holm for the methods of a column; then the mean difference over seeds with its 95 % interval, Hedges' g and "
-        "the p of a paired t-test, where there are enough seeds."
+        "p of McNemar's test on the same test images (exact below 25 discordant pairs, the largest over seeds), "
+        "corrected by Holm for the methods of a column; then the mean difference over seeds with its 95 % interval, "
+        "Hedges' g and the p of a paired t-test, where there are enough seeds."
     )
     return grid
 

@@ -170,7 +170,10 @@ def _merged(name: str) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for entry in content.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
-            merged = _over(merged, _merged(f"{name.rpartition('/')[0]}/{entry}"))
+            other = (
+                entry.removeprefix("/experiment/") if entry.startswith("/") else f"{name.rpartition('/')[0]}/{entry}"
+            )
+            merged = _over(merged, _merged(other))
     return _over(merged, content)
 
 

@@ -53,7 +53,8 @@ class Measure:
 
 
 def measures_of(show: dict[str, Any]) -> list[Measure]:
-    return [as_measure(label, spec) for label, spec in (show.get("measures") or {}).items()]
+    """Those of a form; one that is null was inherited and is not wanted."""
+    return [as_measure(label, spec) for label, spec in (show.get("measures") or {}).items() if spec is not None]
 
 
 def as_measure(label: str, spec: str | dict[str, Any]) -> Measure:
