@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -107,6 +108,10 @@ class Experiment:
             if not any(cell.matches(combination) for combination in self.skip):
                 cells.append(cell)
         return cells
+
+    def settings(self) -> str:
+        """What the file asks of its runs, without the study: experiments that agree in it share their runs."""
+        return json.dumps({key: value for key, value in _merged(self.name).items() if key != "study"}, sort_keys=True)
 
     def job(self, cell: Cell, seed: int, scale: str) -> list[str]:
         """The words of a run on the command line."""

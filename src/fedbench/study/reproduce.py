@@ -81,7 +81,7 @@ def run_missing(
 
 
 def main() -> None:
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 140)
     try:
         sys.exit(reproduce(parse(sys.argv[1:]), console))
     except BadInput as error:
