@@ -95,7 +95,7 @@ def test_the_first_round_that_reaches_a_target():
     assert first_reaching([2, 4, 6, 8, 10], accuracies, 0.9) == 6
     assert first_reaching([1e6, 2e6, 3e6, 4e6, 5e6], accuracies, 0.85, window=2) == 3e6 + 1e6  # (0.9 + 0.8) / 2
     assert first_reaching([2, 4, 6, 8, 10], accuracies, 0.96) is None
-    assert first_reaching([1, 2], [0.9, 0.9], 0.9, window=3) is None  # no mean over three yet
+    assert first_reaching([1, 2], [0.9, 0.9], 0.2, window=3) is None  # no mean over three yet
     assert first_reaching([], [], 0.5) is None
 
 
