@@ -70,7 +70,10 @@ def mcnemar_pooled(seeds: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> M
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number (Holm 1979), in the given order."""
+    """p-values adjusted for their number (Holm 1979), in the given order.
+
+    Once for a family of tests, not in a loop: statsmodels collects garbage at each call, a tenth of a second or more.
+    """
     from statsmodels.stats.multitest import multipletests
 
     if not all(0 <= p <= 1 for p in p_values):
