@@ -1,4 +1,4 @@
-"""Studies made by hand for tests of what is rendered: an experiment, and run folders with the files that a test gives."""
+"""Studies made by hand, for tests of what is rendered: an experiment, and run folders with given files."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbench.study.figures.groups import Notes, Panel, Part
-from fedbench.study.figures.sheet import Sheet, empty
-from fedbench.study.figures.style import COLOURS, HATCHES, column_words, is_share, literal
+from fedbench.study.figures.sheet import Sheet, empty, named_ticks
+from fedbench.study.figures.style import COLOURS, HATCHES, column_words, is_share
 from fedbench.study.figures.tables import read_all, read_columns
 from fedbench.study.runs import Study, StudyCell, StudyRun
 
@@ -17,17 +17,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMED_CLIENTS = 20  # ticks along the clients
-NO_FIGURES = "boxes: quartiles, whiskers: 1.5 times their distance"
+HOW_TO_READ = "boxes: quartiles, whiskers: 1.5 times their distance"
 
 
 def draw_client_boxes(part: Part, notes: Notes) -> Figure:
     """A column of clients.csv over the rounds of the first seed, one box for each client."""
     column = part.show.get("column", "gsnr")
 
-    def read(run: StudyRun) -> dict[int, np.ndarray]:
-        table = read_columns(run, "clients.csv", "client", column)
-        table = table[np.isfinite(table[column].to_numpy(dtype=float))]
-        return {int(client): rows.to_numpy(dtype=float) for client, rows in table.groupby("client")[column]}
+    def read(run: StudyRun) -> tuple[dict[int, np.ndarray], int]:
+        """Values by client, and how many are infinite: the GSNR of a client whose gradient is the global one."""
+        table = read_columns(run, "clients.csv", "client", column).dropna(subset=[column])
+        finite = np.isfinite(table[column].to_numpy(dtype=float))
+        groups = table[finite].groupby("client")[column]
+        return {int(client): rows.to_numpy(dtype=float) for client, rows in groups}, int((~finite).sum())
 
     panel_axes = [*part.axes("panels"), *part.rest("panels")]
     panels = part.panels(panel_axes, [])
@@ -35,10 +37,12 @@ def draw_client_boxes(part: Part, notes: Notes) -> Figure:
     for place, panel in enumerate(panels):
         sheet.label(place, panel.title, "client", column_words(column))
         runs = first_run(panel.lines[0].cell, notes, panel.title)
-        found = [boxes for boxes in read_all(runs, read, notes, "", panel.title) if boxes]
-        if found:
-            _clients(sheet.panels[place], found[0])
-            notes.remark(f"Over rounds; {NO_FIGURES}")
+        boxes, infinite = next(iter(read_all(runs, read, notes, "", panel.title)), ({}, 0))
+        if infinite:
+            notes.lacks(f"{infinite} values that are not finite are left out", "", panel.title)
+        if boxes:
+            _clients(sheet.panels[place], boxes)
+            notes.remark(f"Over rounds; {HOW_TO_READ}")
         else:
             empty(sheet.panels[place])
     if not panels:
@@ -63,7 +67,7 @@ def _clients(axes: Axes, boxes: dict[int, np.ndarray]) -> None:
 
 def draw_gaps(part: Part, notes: Notes) -> Figure:
     """Differences of a column of metrics.csv between two methods, over the rounds and seeds that both have."""
-    column, pairs = part.show.get("y", "test_loss"), part.show["pairs"]
+    column = part.show.get("y", "test_loss")
     group_axes, panel_axes = part.axes("groups"), part.axes("panels")
     panels = part.panels(panel_axes, [axis for axis in part.study.experiment.axes if axis not in panel_axes])
     sheet = Sheet(len(panels), part.columns(panels, panel_axes))
@@ -71,10 +75,10 @@ def draw_gaps(part: Part, notes: Notes) -> Figure:
         sheet.label(place, panel.title, ", ".join(group_axes), f"gap of {column_words(column)}")
         if not _pairs(part, panel, notes, sheet.panels[place], column, sheet.handles):
             empty(sheet.panels[place])
-    notes.remark(f"Over rounds and seeds, first method minus second; {NO_FIGURES}")
+    notes.remark(f"Over rounds and seeds, first method minus second; {HOW_TO_READ}")
     if not panels:
         empty(sheet.panels[0])
-    return sheet.finish(notes) if pairs else sheet.figure
+    return sheet.finish(notes)
 
 
 def _pairs(part: Part, panel: Panel, notes: Notes, axes: Axes, column: str, handles: dict) -> bool:
@@ -89,16 +93,21 @@ def _pairs(part: Part, panel: Panel, notes: Notes, axes: Axes, column: str, hand
     width = 0.8 / len(pairs)
     for number, (name, methods) in enumerate(pairs.items()):
         shift = (number - (len(pairs) - 1) / 2) * width
-        gaps = [_gaps(part.study, own, methods, column, notes, panel.title) for own in groups.values()]
+        gaps = [
+            _gaps(part.study, own, methods, column, notes, ", ".join(filter(None, (panel.title, group))))
+            for group, own in groups.items()
+        ]
         places = np.array([place + shift for place, gap in enumerate(gaps) if len(gap)])
         if len(places):
             colour, hatch = COLOURS[number % len(COLOURS)], HATCHES[number // len(COLOURS) % len(HATCHES)]
             _boxes(axes, [gap for gap in gaps if len(gap)], places, 0.8 * width, colour, hatch)
             handles.setdefault(name, Patch(facecolor=colour, alpha=0.55, edgecolor=colour, hatch=hatch))
             drawn = True
+        else:
+            notes.lacks("No runs to compare", name, panel.title)
     if drawn:
         axes.axhline(0, color="black", linewidth=0.8, zorder=1)
-        axes.set_xticks(range(len(groups)), map(literal, groups))
+        named_ticks(axes, range(len(groups)), list(groups))
         axes.set_xlim(-0.6, len(groups) - 0.4)
         axes.grid(axis="x", visible=False)
     return drawn

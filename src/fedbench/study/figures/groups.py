@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedbench.errors import nearest, require
 from fedbench.study.figures.style import Style, name_of, style_of
 from fedbench.study.runs import DIVERGED, Study, StudyCell, StudyRun
 
@@ -42,7 +43,11 @@ class Part:
     def axes(self, key: str) -> list[str]:
         """The axes that a field such as `panels` names."""
         names = self.show.get(key) or []
-        return [names] if isinstance(names, str) else list(names)
+        names = [names] if isinstance(names, str) else list(names)
+        known = self.study.experiment.axes
+        for name in names:
+            require(name in known, f"{self.study.experiment.name}: study.show.{key}", name, nearest(str(name), known))
+        return names
 
     def rest(self, *used: str) -> list[str]:
         """Axes with several labels that no field names: their cells must not fall onto one another."""
@@ -93,7 +98,7 @@ class Notes:
     lacking: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)  # what -> (name, panel)
     stand_ins: dict[str, None] = field(default_factory=dict)
     starred: set[str] = field(default_factory=set)  # names of lines with a diverged run
-    panels: dict[str, bool] = field(default_factory=dict)  # panel -> whether any run of it is done
+    panels: dict[str, bool] = field(default_factory=dict)  # panel -> whether any run of it is finished
 
     def see(self, cell: StudyCell, name: str, panel: str = "") -> list[StudyRun]:
         """The runs of a cell that can be drawn; what is wrong with the others is noted."""
@@ -101,7 +106,7 @@ class Notes:
         for run in runs:
             if run.done and run.summary.get("data", {}).get("source") == "synthetic":
                 self.stand_ins[str(run.summary["data"].get("note") or "synthetic")] = None
-        self.panels[panel] = self.panels.get(panel, False) or any(run.done for run in runs)
+        self.panels[panel] = self.panels.get(panel, False) or bool(cell.finished)
         diverged = sum(run.status == DIVERGED for run in runs)
         if diverged:
             self.diverged[name, panel] = f"{diverged} of {len(runs)} seeds"
@@ -124,7 +129,7 @@ class Notes:
     def sentences(self) -> list[str]:
         experiment, scale = self.study.experiment, self.study.scale
         sentences = list(self.remarks)
-        if scale != "paper":
+        if scale != "paper" and self.study.cells:
             sentences.append(f"Scale {scale}: {experiment.reduction(scale) or 'reduced'}")
         if self.stand_ins:
             sentences.append("Stand-in data: " + "; ".join(self.stand_ins))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedbench.study.figures.groups import Line, Notes, Part
-from fedbench.study.figures.sheet import Sheet, empty, whole_numbers
+from fedbench.study.figures.sheet import Sheet, empty, named_ticks, whole_numbers
 from fedbench.study.figures.style import GREY, column_words, is_share, literal
 from fedbench.study.figures.tables import Curve, Lacking, at_common_rounds, interpolated, over, read_all, read_columns
 from fedbench.study.runs import StudyRun
@@ -68,7 +68,16 @@ def draw_entropy(part: Part, notes: Notes) -> Figure:
             axes.axhline(math.log(clients), color=GREY, linestyle=(0, (5, 2)), linewidth=1, label="_uniform")
             where = {"xy": (1, math.log(clients)), "xycoords": ("axes fraction", "data")}
             text = f"uniform, log {clients}"
-            axes.annotate(text, **where, xytext=(0, 2), textcoords="offset points", ha="right", fontsize=7, color=GREY)
+            axes.annotate(
+                text,
+                **where,
+                xytext=(0, 1.5),
+                textcoords="offset points",
+                ha="right",
+                va="bottom",
+                fontsize=7,
+                color=GREY,
+            )
         axes.margins(y=0.12)
         whole_numbers(axes)
         counts.clear()
@@ -104,8 +113,7 @@ def draw_layers(part: Part, notes: Notes) -> Figure:
         longest = max((table for tables in found for table in tables), key=lambda table: table.shape[1])
         names = [name.removeprefix(prefix) for name in longest]
         every = math.ceil(len(names) / NAMED_LAYERS)
-        crowded = sum(map(len, names)) > 40
-        axes.set_xticks(range(0, len(names), every), map(literal, names[::every]), rotation=90 if crowded else 0)
+        named_ticks(axes, range(0, len(names), every), names[::every])
         axes.set_ylim(bottom=0)
 
     if part.show.get("band", "std") == "std":
@@ -154,6 +162,8 @@ def _figure(
                 plot(axes, curve, line)
                 if explain and len(parts) > 1 and band in BANDS:
                     notes.remark(f"Lines: mean over seeds; shaded: {BANDS[band]}")
+            elif parts:
+                notes.lacks("Nothing that all seeds have in common", line.name, panel.title)
             if curve is not None or line.name in notes.starred:
                 add_to_legend(sheet, line)
         if found and dress is not None:

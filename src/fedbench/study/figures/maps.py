@@ -100,7 +100,7 @@ def _single_clients(part: Part, notes: Notes, titles: list[str], found: dict[str
         if raster is None:
             empty(sheet.panels[place], f"no rounds of client {client}" if title in found else NO_RUNS)
         else:
-            _raster(sheet.panels[place], raster)
+            _raster(sheet.panels[place], raster[:, ~np.isnan(raster).all(axis=0)])
             sheet.handles = sheet.handles or _raster_legend()
     return sheet.finish(notes)
 

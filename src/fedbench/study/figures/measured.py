@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbench.study.figures.groups import Line, Notes, Panel, Part
 from fedbench.study.figures.lines import add_to_legend
-from fedbench.study.figures.sheet import Sheet, empty
+from fedbench.study.figures.sheet import Sheet, empty, named_ticks
 from fedbench.study.figures.style import literal, measure_words, name_of, number
 from fedbench.study.runs import DIVERGED, StudyCell
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Measure = Callable[[StudyCell, object], list[float | None]]
 
 NUMBERED_BARS = 24  # bars of a panel that have their number above them
+NARROW = 0.2  # bars whose numbers stand upright; the distance between groups is 1
 LOGARITHMIC = 20  # from this ratio of the largest to the smallest label on
 
 
@@ -53,7 +54,7 @@ def draw_points(part: Part, notes: Notes, measure: Measure) -> Figure:
         if numeric and min(numbers) > 0 and max(numbers) >= LOGARITHMIC * min(numbers):
             axes.set_xscale("log")
             axes.minorticks_off()
-        axes.set_xticks(list(places.values()), map(literal, labels))
+        named_ticks(axes, list(places.values()), labels)
         axes.margins(x=0.06)
 
     return _figure(part, notes, measure, ("lines", "x"), draw, dress)
@@ -71,27 +72,31 @@ def draw_bars(part: Part, notes: Notes, measure: Measure) -> Figure:
         where = np.array([groups.index(_group(part, line)) for line in lines]) + shift
         means, stds = (np.array([getattr(value, key) for value in values]) for key in ("mean", "std"))
         axes.bar(where, means, width, label=literal(lines[0].name) or "_", **style.bar())
+        numbered = len(groups) * len(kinds) <= NUMBERED_BARS
         for place, value in zip(where, values, strict=True):
-            if np.isnan(value.mean):
-                text = "*" if value.diverged else "none"
-                axes.annotate(
-                    text, (place, 0), (0, 2), textcoords="offset points", ha="center", rotation=90, fontsize=7
-                )
-            elif len(groups) * len(kinds) <= NUMBERED_BARS:
-                top, text = value.mean + value.std, f"{value.mean:.4g}"
-                turned = {"rotation": 90 if width < 0.2 else 0, "fontsize": 7 if width < 0.2 else 8}
-                axes.annotate(
-                    text, (place, top), (0, 2), textcoords="offset points", ha="center", va="bottom", **turned
-                )
+            _write_value(axes, place, value, numbered, width)
         if stds.any():
             axes.errorbar(where, means, yerr=stds, fmt="none", ecolor="#30343a", elinewidth=0.9, capsize=2, label="_")
 
     def dress(axes: Axes) -> None:
-        axes.set_xticks(range(len(groups)), map(literal, groups))
+        named_ticks(axes, range(len(groups)), groups)
         axes.grid(axis="x", visible=False)
         axes.margins(y=0.16)
 
     return _figure(part, notes, measure, ("bars", "groups"), draw, dress)
+
+
+def _write_value(axes: Axes, place: float, value: Value, numbered: bool, width: float) -> None:
+    """The number above a bar; where there is no bar, why."""
+    if np.isnan(value.mean):
+        text, height = "*" if value.diverged else "none", 0.0
+    elif numbered:
+        text = f"{value.mean:.1f}" if 10 <= abs(value.mean) < 1000 else f"{value.mean:.3g}"
+        height = value.mean + value.std
+    else:
+        return
+    looks = {"rotation": 90, "fontsize": 7} if width < NARROW else {"fontsize": 8}
+    axes.annotate(text, (place, height), (0, 2), textcoords="offset points", ha="center", va="bottom", **looks)
 
 
 def _group(part: Part, line: Line) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,6 +69,13 @@ def empty(axes: Axes, text: str = NO_RUNS) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=NOTE, style="italic")
 
 
+def named_ticks(axes: Axes, places: Sequence[float], names: Sequence[str]) -> None:
+    """Ticks with names along the x axis, upright when they would run into each other."""
+    width = axes.figure.get_size_inches()[0] * axes.get_subplotspec().get_position(axes.figure).width
+    crowded = len(names) * max(map(len, names), default=0) * _CHARACTER > width
+    axes.set_xticks(list(places), [literal(name) for name in names], rotation=90 if crowded else 0)
+
+
 def whole_numbers(axes: Axes, ticks: int = 6) -> None:
     """Ticks of the x axis at whole numbers, as rounds and steps are."""
     from matplotlib.ticker import MaxNLocator
@@ -79,7 +87,7 @@ def finish(figure: Figure, handles: dict[str, Any], notes: Notes, beside: bool) 
     """Make room for legend and notes, and lay everything out once and for all."""
     width, height = figure.get_size_inches()
     if handles:
-        longest = max(map(len, handles)) * _CHARACTER + 0.6
+        longest = max(map(len, handles)) * _CHARACTER + 0.75
         if beside:
             columns = math.ceil(len(handles) * _LINE / (height - 0.5))
             place, width = "outside right upper", width + columns * longest

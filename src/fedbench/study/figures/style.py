@@ -28,6 +28,7 @@ SETTINGS = {
     "ytick.labelsize": 8,
     "legend.fontsize": 8,
     "legend.frameon": False,
+    "legend.handlelength": 3.0,  # long enough to tell dashes apart
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.spines.top": False,
