@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from fedbench.errors import BadInput, nearest
 SCALES = ("smoke", "laptop", "paper")
 PAPERS = ("fedpgvc", "fedpmvr", "ecgr", "fedncv", "fedgsnr")  # the order of a report
 FLAGS = ("", "star", "none", "over")
+REFERENCE = ("algo=local", "algo=centralized")  # rows beside the federated methods
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Published:
-    """A number as the paper prints it. `flag`: star = did not converge or was not reached, none = a dash, over = above `value`."""
+    """A number as the paper prints it. `flag`: star = did not converge or not reached, none = a dash, over = more."""
 
     labels: dict[str, str]
     measure: str
@@ -107,6 +109,10 @@ class Experiment:
                 cells.append(cell)
         return cells
 
+    def settings(self) -> str:
+        """What the file asks of its runs, without the study: experiments that agree in it share their runs."""
+        return json.dumps({key: value for key, value in _merged(self.name).items() if key != "study"}, sort_keys=True)
+
     def job(self, cell: Cell, seed: int, scale: str) -> list[str]:
         """The words of a run on the command line."""
         return [f"experiment={self.name}", f"scale={scale}", *cell.overrides, f"seed={seed}"]
@@ -169,7 +175,10 @@ def _merged(name: str) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for entry in content.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
-            merged = _over(merged, _merged(f"{name.rpartition('/')[0]}/{entry}"))
+            other = (
+                entry.removeprefix("/experiment/") if entry.startswith("/") else f"{name.rpartition('/')[0]}/{entry}"
+            )
+            merged = _over(merged, _merged(other))
     return _over(merged, content)
 
 
