@@ -33,14 +33,15 @@ def save_picture(path: Path, labels: np.ndarray, classes: int, parts: Sequence[n
     bars.stairs(counts.sum(axis=1), np.arange(clients + 1) - 0.5, fill=True, color="#5b6472")
     bars.set_ylabel("samples")
     bars.spines[["top", "right"]].set_visible(False)
-    image = _draw_cells(cells, counts)
+    image = draw_counts(cells, counts)
     bars.tick_params(which="both", bottom=False, labelbottom=False)
     bars.grid(which="minor", axis="x", color="white", linewidth=1.5)  # gaps between bars with ticks
     figure.colorbar(image, ax=cells, label="samples of the class", pad=0.01, fraction=0.05, aspect=30)
     figure.savefig(path, dpi=130, format="png")
 
 
-def _draw_cells(axes: Axes, counts: np.ndarray) -> AxesImage:
+def draw_counts(axes: Axes, counts: np.ndarray, fontsize: float = 8) -> AxesImage:
+    """Draw counts [clients, classes] as a map, with their numbers where these are readable."""
     from matplotlib.colors import PowerNorm
 
     clients, classes = counts.shape
@@ -63,5 +64,6 @@ def _draw_cells(axes: Axes, counts: np.ndarray) -> AxesImage:
         for client, label in np.argwhere(counts):
             number = int(counts[client, label])
             colour = "white" if scale(number) > 0.48 else "black"
-            axes.text(client, label, f"{number}", ha="center", va="center", fontsize=8, color=colour)
+            text = axes.text(client, label, f"{number}", ha="center", va="center", fontsize=fontsize, color=colour)
+            text.set_in_layout(False)  # it lies within the axes; to measure hundreds takes longer than to draw them
     return image

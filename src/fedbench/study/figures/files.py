@@ -1,0 +1,81 @@
+"""Figures as files, and in words."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedbench.runs import write_atomically
+from fedbench.study.figures.style import looks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SAID_IN_FULL = 4  # lines of a panel; of more, the highest and the lowest are named
+
+
+def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
+    """Write `stem`.png and `stem`.svg; the same figure gives the same bytes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    png, svg = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg"))
+    dots, shapes = io.BytesIO(), io.BytesIO()
+    with looks():  # straight to the canvas: Figure.savefig draws everything twice
+        FigureCanvasAgg(figure).print_png(dots, metadata={"Software": None})
+        resolution = figure.dpi
+        FigureCanvasSVG(figure).print_svg(shapes, metadata={"Date": None})
+        figure.dpi = resolution  # the SVG's canvas leaves its own
+    write_atomically(png, dots.getvalue())
+    write_atomically(svg, shapes.getvalue())
+    return png, svg
+
+
+def describe(figure: Figure) -> str:
+    """What is to be seen, for those who cannot: panels, what they show against what, where lines end, and the notes."""
+    panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    sentences = [f"{len(panels)} panels." if len(panels) > 1 else ""]
+    x, y = next((axes.get_xlabel() for axes in reversed(panels) if axes.get_xlabel()), ""), ""
+    titles: dict[str, list[str]] = {}  # of the panels that are alike in words
+    for axes in panels:
+        y = axes.get_ylabel() or y  # the grid has names at its left and lower edges only
+        titles.setdefault(_contents(axes, axes.get_xlabel() or x, y), []).append(axes.get_title())
+    for contents, named in titles.items():
+        sentences.append(f"{'; '.join(named)}: {contents}." if any(named) else f"{contents}.")
+    note = figure.get_supxlabel().replace("\n", " ")
+    return " ".join(sentence for sentence in [*sentences, note] if sentence).replace(r"\$", "$")
+
+
+def _contents(axes: Axes, x: str, y: str) -> str:
+    ends = _ends(axes)
+    if not axes.has_data():
+        return ", ".join(text.get_text() for text in axes.texts)
+    if not ends:
+        return f"{y or 'values'} by {x}" if x else y
+    named = {name: f"{name} {value:.4g}" for name, value in ends.items()}
+    if len(named) > SAID_IN_FULL:
+        high, low = max(ends, key=ends.get), min(ends, key=ends.get)
+        listed = f"{len(named)} series, at the end {named[high]} is highest and {named[low]} lowest"
+    else:
+        listed = "at the end " + ", ".join(named.values())
+    return f"{y} by {x}; {listed}" if x else f"{y}; {listed}"
+
+
+def _ends(axes: Axes) -> dict[str, float]:
+    """The last value of every labelled line, series of points or group of bars."""
+    series = [(line.get_label(), line.get_ydata()) for line in axes.lines]
+    for container in axes.containers:
+        if hasattr(container, "patches"):
+            series.append((container.get_label(), [bar.get_height() for bar in container.patches]))
+        elif container.lines[0] is not None:
+            series.append((container.get_label(), container.lines[0].get_ydata()))
+    ends = {}
+    for name, values in series:
+        finite = [value for value in np.asarray(values, dtype=float) if np.isfinite(value)]
+        if not str(name).startswith("_") and finite:
+            ends[str(name)] = finite[-1]
+    return ends
