@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
 VERDICTS = ("match", "near", "miss", "unmeasured", "unpublished")
+SYMBOLS = {  # beside every colour, for those who do not see it, and in plain text
+    **{"match": "✓", "near": "≈", "miss": "✗", "unmeasured": "○", "unpublished": ""},
+    **{"holds": "✓", "partly": "◐", "fails": "✗", "untested": "○"},
+}
 
 
 @dataclass
@@ -34,6 +39,21 @@ class Grid:
     columns: list[list[str]]  # for every column its labels, outermost first
     rows: list[GridRow]
     caption: str = ""
+    column_names: list[str] = field(default_factory=list)  # of the axes whose labels head a column, outermost first
+    measure: str = ""  # what all cells show, when no column says it
+
+    def header(self) -> list[list[tuple[str, int]]]:
+        """The lines above the columns, outermost first: labels with the number of columns they span.
+
+        Neighbours with the same label share it below a label that they share; the last line has one for each column.
+        """
+        depth = max(map(len, self.columns), default=0) or 1
+        columns = [(*labels, *[""] * (depth - len(labels))) for labels in self.columns]
+        lines = []
+        for level in range(1, depth):
+            groups = itertools.groupby(columns, key=lambda labels, level=level: labels[:level])
+            lines.append([(shared[-1], len(list(members))) for shared, members in groups])
+        return [*lines, [(labels[-1], 1) for labels in columns]]
 
 
 @dataclass
