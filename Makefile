@@ -34,8 +34,9 @@ format: install  ## rewrite the code in the project's style
 bench: install  ## measure the engine against a bare PyTorch loop, interleaved, as ratios
 	$(BIN)/python scripts/bench.py
 
-reproduce-tables: install  ## run what is missing of conf/experiment and write results/tables
-	$(BIN)/python scripts/reproduce_tables.py
+SCALE ?= smoke
+reproduce-tables: install  ## run what is missing of the papers' tables and figures, and render all (SCALE=smoke|laptop|paper, ONLY=fedpgvc/table2)
+	$(BIN)/python scripts/reproduce_tables.py --scale $(SCALE) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 clean:  ## remove the environment and caches (results stay)
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

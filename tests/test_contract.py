@@ -41,6 +41,7 @@ def test_a_run_leaves_the_promised_files(fedbench):
         "model.safetensors",
         "predictions.npz",
         "partition.json",
+        "partition.csv",
     }
     assert {file.name for file in run.folder.iterdir()} == files | {"partition.png"}
     assert run.folder.parts[:2] == ("results", "runs")

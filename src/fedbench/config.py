@@ -86,7 +86,8 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     for group in GROUPS:
         chosen = composed.get(group)
         require(OmegaConf.is_dict(chosen) and "_target_" in chosen, group, chosen, f"choose one of conf/{group}")
-    scalars_node = OmegaConf.masked_copy(composed, [k for k in composed if k not in (*GROUPS, "algo")])
+    rest = [key for key in composed if key not in (*GROUPS, "algo", "study")]  # `study` says what is made of the runs
+    scalars_node = OmegaConf.masked_copy(composed, rest)
     scalars = _typed(Scalars, scalars_node, "")
     check_ranges(scalars)
     groups = {group: _group(composed[group], group) for group in GROUPS}

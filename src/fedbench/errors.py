@@ -10,6 +10,10 @@ class BadInput(Exception):
     """A wrong key, value, file or combination. The message is one line that says what is allowed."""
 
 
+class MissingData(BadInput):
+    """A dataset that is not on this machine."""
+
+
 def bad_value(key: str, value: object, allowed: str) -> BadInput:
     """The standard sentence: which key, which value, what is allowed."""
     return BadInput(f"{key}={value}: {allowed}")

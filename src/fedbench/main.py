@@ -139,10 +139,9 @@ def default_workers(device: str) -> int:
     return torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
 
 
-def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
-    """What every rank does: the federation's rounds, with a journal beside them."""
+def assemble(group: Group, parts: Parts) -> Federation:
+    """The federation of this rank, with the data and the model on its device."""
     scalars, data = parts.config.scalars, parts.data
-    settle(scalars.runtime.threads)
     device = torch.device(parts.device, group.rank % torch.cuda.device_count() if parts.device == "cuda" else None)
     model = FlatModel(parts.model, device)
     train_set = examples(data, "train", device, getattr(parts.config.data, "augment", ()))
@@ -151,9 +150,16 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
     parts.config.attack.spoil(train_set, shards, data.classes, scalars.seed)
     tests = parts.split.local_tests
     local_tests = None if tests is None else [torch.from_numpy(own).to(device) for own in tests]
-    federation = Federation(
+    return Federation(
         model, train_set, test_set, shards, parts.algorithm, scalars, group, data.classes, local_tests=local_tests
     )
+
+
+def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
+    """What every rank does: the federation's rounds, with a journal beside them."""
+    scalars = parts.config.scalars
+    settle(scalars.runtime.threads)
+    federation = assemble(group, parts)
     journal = Journal(parts, federation, workers)
     journal.open()
     for record in federation.rounds():

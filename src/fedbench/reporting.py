@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
-from fedbench.partitions.measures import heterogeneity
+from fedbench.partitions.measures import class_counts, heterogeneity
 from fedbench.partitions.picture import save_picture
 from fedbench.parts import Parts
 from fedbench.runs import label, source_commit, versions
@@ -24,11 +24,19 @@ def prepare_folder(parts: Parts) -> None:
     folder.write("partition.json", _index_lists(parts.shards))
     if parts.split.local_tests is not None:
         folder.write("local_test.json", _index_lists(parts.split.local_tests))
+    folder.write("partition.csv", _class_table(class_counts(data.train_y, data.classes, parts.shards)))
     save_picture(folder.path / "partition.png", data.train_y, data.classes, parts.shards, label(config))
 
 
 def _index_lists(clients: list[np.ndarray]) -> str:
     return "[" + ",\n".join(str(own.tolist()) for own in clients) + "]\n"
+
+
+def _class_table(counts: np.ndarray) -> str:
+    """For every client, how many training examples of each class it has."""
+    header = ",".join(["client", *(f"class_{number}" for number in range(counts.shape[1]))])
+    rows = [",".join(map(str, [client, *own])) for client, own in enumerate(counts.tolist())]
+    return "\n".join([header, *rows]) + "\n"
 
 
 def announce(parts: Parts, workers: int) -> None:

@@ -17,7 +17,7 @@ from fedbench.data.files import data_root, read_npz
 from fedbench.data.info import PARTS, Info, npz_files, read_info
 from fedbench.data.prepare import download
 from fedbench.data.synthetic import stand_in
-from fedbench.errors import BadInput, require
+from fedbench.errors import BadInput, MissingData, require
 
 SOURCES = ("real", "synthetic")
 
@@ -151,14 +151,14 @@ def is_there(files: Iterable[Path]) -> bool:
     return all(map(os.path.exists, files))  # unlike Path.exists, false in a folder without permission
 
 
-def missing(name: str, root: str | None, folder: Path) -> BadInput:
+def missing(name: str, root: str | None, folder: Path) -> MissingData:
     """The line for a dataset that nobody prepared: which command does, and what else there is."""
     how = f"`{command_for(name, root)}` " if name in ENTRIES else ""
     if name in ENTRIES and ENTRIES[name].downloads:
         how += "(or data.download=true) gets it, "
     elif name in ENTRIES:
         how += f"prepares it (get {ENTRIES[name].obtain}), "
-    return BadInput(f"data={name}: not in {folder}; {how}data.source=synthetic runs on a stand-in")
+    return MissingData(f"data={name}: not in {folder}; {how}data.source=synthetic runs on a stand-in")
 
 
 def redo(name: str, root: str | None) -> str:

@@ -1,0 +1,139 @@
+"""How long, how much memory and how much disk: from one round of one client, timed here, for each kind of work."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedbench.batches import Sampler
+from fedbench.config import Config
+from fedbench.runs import write_atomically
+from fedbench.study.plan import Job, compose_config
+
+TEST_EXAMPLES = 500  # scored to find out what an evaluation takes
+STEPS = 3  # of the calibrated round
+START = 0.3  # seconds to compose, check and load, and to write the final files
+ROW = 120  # bytes a client and round in clients.csv
+
+
+@dataclass(frozen=True)
+class Estimate:
+    seconds: float
+    memory: float  # bytes
+    disk: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """What was measured."""
+
+    seconds_a_gradient: float
+    seconds_a_test: float  # example
+    memory: float
+    parameters: int
+
+
+def kind_of(tree: dict[str, Any]) -> str:
+    """Jobs of the same kind cost the same for each gradient: data, network, batch size, optimizer, precision."""
+    data = {key: tree["data"][key] for key in ("name", "shape") if key in tree["data"]}
+    client = {key: tree["client"][key] for key in ("batch_size", "optimizer")}
+    return json.dumps([data, tree["model"], client, tree["runtime"].get("threads")], sort_keys=True)
+
+
+def estimate_all(jobs: Sequence[Job], results: Path, told: Callable[[int, int], None]) -> dict[str, Estimate]:
+    """For the folder of every job. Measured rounds are kept in <results>/studies/calibration.json."""
+    file = results / "studies" / "calibration.json"
+    try:
+        kept: dict[str, dict[str, float]] = json.loads(file.read_text())
+    except (OSError, ValueError):
+        kept = {}
+    configs = {job.folder: unpack(job, results) for job in jobs}
+    kinds = {folder: kind_of(config.tree) for folder, config in configs.items()}
+    new = list(dict.fromkeys(kind for kind in kinds.values() if kind not in kept))
+    for place, kind in enumerate(new):
+        job = next(job for job in jobs if kinds[job.folder] == kind)
+        kept[kind] = asdict(_measure_apart(configs[job.folder]))
+        told(place + 1, len(new))
+    if new:
+        write_atomically(file, json.dumps(kept, indent=1) + "\n")
+    return {job.folder: _estimate(configs[job.folder], Round(**kept[kinds[job.folder]])) for job in jobs}
+
+
+def unpack(job: Job, results: Path) -> Config:
+    if job.config:
+        return pickle.loads(job.config)  # this program packed it, in this or a forked process
+    return compose_config([*job.words, f"results={results}"])
+
+
+def _measure_apart(config: Config) -> Round:
+    """In a process of its own: its peak of memory is what is wanted, and a failure there is no failure here."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_measure, args=(config, theirs))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    except EOFError:  # such a run will fail, too, and say why
+        return Round(0.0, 0.0, 0.0, 0)
+    finally:
+        process.join()
+
+
+def _measure(config: Config, pipe: Any) -> None:
+    from fedbench.main import assemble, build_parts
+    from fedbench.parallel import Group, settle
+
+    scalars = config.scalars
+    client = replace(scalars.client, steps=STEPS)
+    # The second round is timed: the first one also pays for buffers and kernels that are made once.
+    fewer = replace(scalars, client=client, cohort=1, rounds=4, eval=replace(scalars.eval, every=4))
+    settle(scalars.runtime.threads)
+    parts = build_parts(replace(config, scalars=fewer))
+    data = parts.data
+    parts.data = replace(data, test_x=data.test_x[:TEST_EXAMPLES], test_y=data.test_y[:TEST_EXAMPLES])
+    federation = assemble(Group(), parts)
+    rounds = federation.rounds()
+    next(rounds)
+    gradients, started = federation.totals.gradients, time.perf_counter()
+    next(rounds)
+    seconds = time.perf_counter() - started
+    done = federation.totals.gradients - gradients
+    started = time.perf_counter()
+    federation.evaluator.score()
+    scoring = time.perf_counter() - started
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    pipe.send(Round(seconds / max(done, 1), scoring / len(parts.data.test_y), memory, federation.model.size))
+
+
+def _estimate(config: Config, measured: Round) -> Estimate:
+    """A round's gradients and the evaluations' examples, each times what one takes."""
+    scalars, tree = config.scalars, config.tree
+    client, data = scalars.client, tree["data"]
+    train = data.get("subset") or data.get("train_size") or 10_000
+    test = data.get("test_size") or 10_000
+    if data.get("source") == "synthetic":
+        test = min(test, train)
+    clients = getattr(config.partition, "clients", None) or 10
+    cohort = scalars.cohort or clients
+    sampler = Sampler(scalars.seed, client.batch_size, client.epochs, client.steps, drop_single=False)
+    mean = max(train // clients, 1)
+    steps = (
+        config.algo["modifiers"]["gsnr"].steps if "gsnr" in config.algo["modifiers"] else sampler.planned_steps(mean)
+    )
+    gradients = cohort * sampler.examples_seen(mean, steps)
+    evaluations = max(scalars.rounds // scalars.eval.every, 1)
+    scored = test * (clients if config.algo["scoring"] == "mean_acc" else 1)
+    if config.partition.local_test:
+        gradients += gradients * clients / cohort * evaluations / scalars.rounds
+    seconds = START + scalars.rounds * gradients * measured.seconds_a_gradient
+    seconds += evaluations * scored * measured.seconds_a_test
+    disk = 4 * measured.parameters + 8 * train + 2 * test + ROW * cohort * scalars.rounds
+    return Estimate(seconds, measured.memory, disk)

@@ -1,0 +1,58 @@
+"""`fedbench-tables [results] [--only NAME] [--scale SCALE]`: tables, figures and report from finished runs alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from fedbench.errors import BadInput
+from fedbench.study.experiment import SCALES, chosen
+from fedbench.study.plan import Plan, read_plan
+from fedbench.study.render import render_all
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="fedbench-tables", description=__doc__)
+    parser.add_argument("results", nargs="?", type=Path, default=Path("results"), help="the folder with runs/")
+    parser.add_argument("--only", help="one experiment (fedpgvc/table2) or all of a paper (fedpgvc)")
+    parser.add_argument("--scale", choices=SCALES, help="the largest that was planned, unless given")
+    parser.add_argument("--wandb", action="store_true", help="send each experiment's table to W&B, into its group")
+    return parser.parse_args(words)
+
+
+def kept_plans(results: Path, only: str | None, scale: str | None) -> list[Plan]:
+    """For every experiment the plan of the scale that is asked for, else of the largest there is."""
+    if not results.is_dir():
+        raise BadInput(f"results={results}: there is no such folder")
+    plans = []
+    for name in chosen(only):
+        for candidate in [scale] if scale else reversed(SCALES):
+            kept = read_plan(results, name, candidate)
+            if kept is not None:
+                plans.append(kept[0])
+                break
+    if not plans:
+        what = f" of {only}" if only else ""
+        raise BadInput(f"results={results}: no plan{what} there; `fedbench experiment=...` makes one")
+    return plans
+
+
+def main() -> None:
+    console = Console(soft_wrap=True)
+    try:
+        arguments = parse(sys.argv[1:])
+        plans = kept_plans(arguments.results, arguments.only, arguments.scale)
+        entries = render_all(plans, arguments.results, console, wandb=arguments.wandb)
+    except BadInput as error:
+        print(f"fedbench-tables: {error}", file=sys.stderr)
+        sys.exit(2)
+    for entry in entries:
+        counts = ", ".join(f"{number} {verdict}" for verdict, number in entry.counts().items() if number)
+        line = f"{entry.name} ({entry.scale}): {entry.done} of {entry.wanted} runs; {counts or 'no numbers'}"
+        console.print(line, markup=False, highlight=False)
+        if entry.problems:
+            console.print(f"  {entry.problems[0].splitlines()[-1]}", markup=False, highlight=False)
+    console.print(f"report: {arguments.results / 'report' / 'index.html'}", markup=False, highlight=False)

@@ -1,0 +1,151 @@
+"""From a study and its runs to what is rendered: grids, pictures, claims, footnotes, settings and links."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fedbench.study.comparison import COSTS, METHOD, equal_cost, order_claim, significance
+from fedbench.study.datasets import datasets_grid
+from fedbench.study.figures import describe, draw, save
+from fedbench.study.measures import Measure, as_measure, measures_of, readings
+from fedbench.study.model import Claim, Entry, Grid, Picture, RunLink, Setting
+from fedbench.study.notes import Notes
+from fedbench.study.runs import FAILED, REFUSED, Study, StudyCell, StudyRun
+from fedbench.study.table import Values, build_grid
+from fedbench.study.verdict import check_claim
+
+TABLES = ("table", "datasets")
+
+
+def build_entry(study: Study, results: Path) -> Entry:
+    """Everything but the files of tables; pictures are drawn and saved below <results>/figures."""
+    experiment, scale = study.experiment, study.scale
+    runs = [run for cell in study.cells for run in cell.runs]
+    notes, published = Notes(study), experiment.published_numbers()
+    values = Values(study, _all_measures(study))
+    entry = Entry(
+        name=experiment.name,
+        paper=experiment.paper,
+        number=experiment.number,
+        title=experiment.title,
+        scale=scale,
+        command=experiment.command(scale),
+        reduction=experiment.reduction(scale),
+        stand_in=_stand_ins(runs),
+        seeds=sorted({run.seed for run in runs}),
+        done=sum(run.done for run in runs),
+        wanted=len(runs),
+        remarks=list(experiment.remarks),
+        settings=_settings(study),
+        runs=[_link(cell, run, results) for cell in study.cells for run in cell.runs],
+        problems=_problems(study),
+    )
+    form = experiment.show["form"]
+    if form == "datasets":
+        entry.grids = [datasets_grid(experiment)]
+    elif study.cells and values.measures:
+        entry.grids = _grids(values, notes, published)
+    if form not in TABLES:
+        entry.pictures = _pictures(study, values, results)
+    entry.claims = _claims(values, published)
+    entry.footnotes = notes.footnotes()
+    return entry
+
+
+def _all_measures(study: Study) -> list[Measure]:
+    """Of the form and of its parts. A figure of curves is judged by its final accuracies."""
+    show = study.experiment.show
+    found = [measure for part in [show, *show.get("parts", [])] for measure in measures_of(part)]
+    if not found and study.cells:
+        found = [as_measure("Final accuracy", "final_accuracy")]
+    return list({measure.label: measure for measure in found}.values())
+
+
+def _grids(values: Values, notes: Notes, published: list[Any]) -> list[Grid]:
+    study = values.study
+    show = study.experiment.show
+    axes = list(study.experiment.axes)
+    rows = show.get("rows") or ([METHOD] if METHOD in axes else axes[:1])
+    columns = show["columns"] if "columns" in show else [axis for axis in axes if axis not in rows]
+    title = study.experiment.title if show["form"] == "table" else "The numbers of the figure"
+    grids = [build_grid(values, {"rows": rows, "columns": columns}, notes, published, title)]
+    accuracy = next((measure for measure in values.measures.values() if measure.is_accuracy), None)
+    if show["form"] == "table" and METHOD in axes:
+        grids += [grid for kind in COSTS if (grid := equal_cost(study, kind, notes)) is not None]
+        tested = significance(values, accuracy, notes) if accuracy else None
+        grids += [tested] if tested is not None else []
+    return grids
+
+
+def _claims(values: Values, published: list[Any]) -> list[Claim]:
+    experiment = values.study.experiment
+    claims = []
+    for claim in experiment.claims:
+        label = claim.get("measure") or next(iter(values.measures), "")
+        if label in values.measures and "better" in claim:
+            measure = values.measures[label]
+            claims.append(check_claim(claim, values.by_labels(measure), measure.higher_is_better))
+        else:
+            claims.append(Claim(claim["text"], "untested", "not checked by program"))
+    for measure in values.measures.values():
+        ordered = order_claim(values, measure, published) if METHOD in experiment.axes else None
+        claims += [ordered] if ordered is not None else []
+    return claims
+
+
+def _pictures(study: Study, values: Values, results: Path) -> list[Picture]:
+    def measure(cell: StudyCell, spec: Any) -> list[float | None]:
+        return [reading.value for reading in readings(study, cell, as_measure("", spec))]
+
+    pictures = []
+    for number, (title, figure) in enumerate(draw(study, measure)):
+        stem = results / "figures" / study.scale / (study.experiment.name + (f"-{number + 1}" if number else ""))
+        png, svg = save(figure, stem)
+        pictures.append(Picture(title, png, svg, describe(figure)))
+    return pictures
+
+
+def _stand_ins(runs: list[StudyRun]) -> str:
+    names = {run.summary["data"]["name"] for run in runs if run.done and run.summary["data"]["source"] == "synthetic"}
+    return ", ".join(sorted(names))
+
+
+def _settings(study: Study) -> list[Setting]:
+    settings = []
+    for key, origin in study.experiment.provenance.items():
+        cells = study.select(origin.get("only") or {})
+        found = [_look_up(run.config, key) for cell in cells for run in cell.runs[:1] if run.done]
+        distinct = list(dict.fromkeys(text for text in found if text is not None))
+        settings.append(Setting(key, ", ".join(distinct), origin["from"], origin.get("why", "")))
+    return settings
+
+
+def _look_up(tree: dict[str, Any], key: str) -> str | None:
+    node: Any = tree
+    for part in key.split("."):
+        if not isinstance(node, dict) or part not in node:
+            return None
+        node = node[part]
+    return str(node)
+
+
+def _link(cell: StudyCell, run: StudyRun, results: Path) -> RunLink:
+    labels = ", ".join(cell.labels.values())
+    if run.folder is None or not run.done:
+        path = "" if run.folder is None else os.path.relpath(run.folder, results)
+        return RunLink(labels, run.seed, run.status, run.id, path, "", "", run.problem)
+    facts = run.summary
+    commit = facts.get("git_commit", "")[:10] + (" with changes" if facts.get("git_dirty") else "")
+    path = os.path.relpath(run.folder, results)
+    return RunLink(labels, run.seed, run.status, run.id, path, facts["partition_hash"], commit)
+
+
+def _problems(study: Study) -> list[str]:
+    found = []
+    for cell in study.cells:
+        for run in cell.runs:
+            if run.status in (FAILED, REFUSED):
+                found.append(f"{', '.join(cell.labels.values())}, seed {run.seed}, {run.status}: {run.problem.strip()}")
+    return found

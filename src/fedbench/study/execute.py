@@ -1,0 +1,177 @@
+"""Runs side by side: one process works on one run at a time, and what goes wrong in it stays there."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from fedbench.config import Config
+from fedbench.errors import BadInput
+from fedbench.interrupt import Interrupted
+from fedbench.runs import write_atomically
+from fedbench.study.plan import Job, compose_config
+
+FAILURE = "failure.txt"  # in a run's folder: why its last attempt ended
+FORK = multiprocessing.get_context("fork")  # inherits torch and the composed configurations
+
+
+@dataclass
+class Outcome:
+    job: Job
+    status: str  # finished, failed, interrupted
+    seconds: float
+    problem: str = ""
+
+
+@dataclass
+class _Worker:
+    process: multiprocessing.Process
+    pipe: Connection
+    job: Job | None = None
+    started: float = 0.0
+
+
+class Executor:
+    """`run(jobs)` yields an outcome a job, in the order in which they end."""
+
+    def __init__(self, results: Path, processes: int, ranks: int = 1, wandb: bool = False):
+        self.results, self.processes, self.ranks, self.wandb = results, processes, ranks, wandb
+        self.workers: list[_Worker] = []
+        self.stopping = False
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        waiting = list(reversed(jobs))
+        previous = signal.signal(signal.SIGTERM, lambda number, frame: self.stop(signal.SIGTERM))
+        try:
+            while waiting or any(worker.job for worker in self.workers):
+                try:
+                    self._hand_out(waiting)
+                    yield from self._collect()
+                except KeyboardInterrupt:  # the workers have got the signal, too, and write their checkpoints
+                    self.stop(None)
+                if self.stopping:
+                    waiting.clear()
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+            for worker in self.workers:
+                worker.pipe.close()
+                if worker.job:
+                    worker.process.kill()
+                worker.process.join()
+            self.workers.clear()
+
+    def stop(self, number: int | None) -> None:
+        """No new runs; those under way stop after their round. Asked again: at once."""
+        if self.stopping:
+            for worker in self.workers:
+                worker.process.kill()
+        self.stopping = True
+        for worker in self.workers:
+            if number is not None and worker.process.is_alive():
+                os.kill(worker.process.pid, number)
+
+    def _hand_out(self, waiting: list[Job]) -> None:
+        while waiting and not self.stopping:
+            idle = next((worker for worker in self.workers if worker.job is None), None)
+            if idle is None and len(self.workers) == self.processes:
+                return
+            worker = idle or self._start()
+            worker.job, worker.started = waiting.pop(), time.monotonic()
+            worker.pipe.send(worker.job)
+
+    def _start(self) -> _Worker:
+        ours, theirs = FORK.Pipe()
+        others = [worker.pipe for worker in self.workers]
+        arguments = (theirs, [ours, *others], self.results, self.ranks, self.wandb)
+        process = FORK.Process(target=_work, args=arguments)
+        process.start()
+        theirs.close()
+        self.workers.append(_Worker(process, ours))
+        return self.workers[-1]
+
+    def _collect(self) -> Iterator[Outcome]:
+        busy = {worker.pipe: worker for worker in self.workers if worker.job}
+        for pipe in wait(list(busy), timeout=1.0):
+            worker = busy[pipe]
+            seconds, job = time.monotonic() - worker.started, worker.job
+            try:
+                status, problem = pipe.recv()
+            except (EOFError, ConnectionError):  # the process died: of a signal, mostly for want of memory
+                worker.process.join()
+                self.workers.remove(worker)
+                status, problem = self._death(worker.process.exitcode)
+            worker.job = None
+            failure = self.results / job.folder / FAILURE
+            if status == "failed":
+                write_atomically(failure, problem)
+            else:
+                failure.unlink(missing_ok=True)
+            yield Outcome(job, status, seconds, problem)
+
+    def _death(self, code: int) -> tuple[str, str]:
+        if self.stopping:
+            return "interrupted", ""
+        name = signal.Signals(-code).name if code < 0 else f"status {code}"
+        hint = "; the kernel does that when memory runs out" if name == "SIGKILL" else ""
+        return "failed", f"the process of this run died of {name}{hint}\n"
+
+
+def _work(pipe: Connection, others: list[Connection], results: Path, ranks: int, wandb: bool) -> None:
+    """A worker: runs what comes through the pipe until it is closed."""
+    for other in others:
+        other.close()  # else this end would keep a dead parent's pipes open
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # between runs the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    multiprocessing.current_process().daemon = False  # a run may start ranks of its own
+    with tempfile.TemporaryFile("w+") as log:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(log.fileno(), stream.fileno() if hasattr(stream, "fileno") else 1)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        while True:
+            try:
+                job: Job = pipe.recv()
+            except EOFError:
+                return
+            log.seek(0)
+            log.truncate()
+            status, problem = _attempt(lambda job=job: _configuration(job, results, ranks, wandb))
+            if status == "failed":
+                log.seek(0)
+                problem = f"fedbench {' '.join(job.words)}\n\n{problem}\nIts output:\n{log.read()}"
+            pipe.send((status, problem))
+
+
+def _configuration(job: Job, results: Path, ranks: int, wandb: bool) -> Config:
+    if not job.config or wandb:
+        group = job.words[0].removeprefix("experiment=")  # where it is shared, the first that has it
+        logger = ["logger=wandb", f"logger.group={group}"] if wandb else []
+        return compose_config([*job.words, *logger, f"results={results}", f"runtime.workers={ranks}"])
+    config: Config = pickle.loads(job.config)  # it comes from the process that started this one
+    scalars = config.scalars
+    return replace(config, scalars=replace(scalars, runtime=replace(scalars.runtime, workers=ranks)))
+
+
+def _attempt(configuration: Callable[[], Config]) -> tuple[str, str]:
+    from fedbench.main import run
+
+    try:
+        run(configuration())
+        return "finished", ""
+    except (Interrupted, KeyboardInterrupt):
+        return "interrupted", ""
+    except BadInput as error:
+        return "failed", f"{error}\n"
+    except Exception:
+        return "failed", traceback.format_exc()

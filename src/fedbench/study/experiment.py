@@ -1,0 +1,189 @@
+"""An experiment file of conf/experiment as an object: its axes, cells and jobs, and what is made of them."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedbench.config import config_folder
+from fedbench.errors import BadInput, nearest
+
+SCALES = ("smoke", "laptop", "paper")
+PAPERS = ("fedpgvc", "fedpmvr", "ecgr", "fedncv", "fedgsnr")  # the order of a report
+FLAGS = ("", "star", "none", "over")
+REFERENCE = ("algo=local", "algo=centralized")  # rows beside the federated methods
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration, to be run with several seeds."""
+
+    labels: dict[str, str]  # axis -> label
+    overrides: tuple[str, ...]  # Hydra's words, without the seed
+    seeds: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        return tuple(self.labels.items())
+
+    def matches(self, wanted: dict[str, Any]) -> bool:
+        """Whether the labels are among the wanted ones: axis -> a label or a list of labels."""
+        lists = {axis: names if isinstance(names, list) else [names] for axis, names in wanted.items()}
+        return all(self.labels.get(axis) in [str(name) for name in names] for axis, names in lists.items())
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number as the paper prints it. `flag`: star = did not converge or not reached, none = a dash, over = more."""
+
+    labels: dict[str, str]
+    measure: str
+    printed: str
+    value: float | None
+    std: float | None
+    flag: str
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a file says; the settings of its runs are left to Hydra, which composes the same file."""
+
+    name: str  # fedpgvc/table2
+    paper: str
+    number: str
+    title: str
+    show: dict[str, Any]
+    axes: dict[str, dict[str, str]] = field(default_factory=dict)
+    skip: list[dict[str, str]] = field(default_factory=list)
+    keep: dict[str, list[str]] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=list)
+    published: str | None = None
+    proposed: list[str] = field(default_factory=list)
+    baseline: str = ""
+    claims: list[dict[str, Any]] = field(default_factory=list)
+    provenance: dict[str, dict[str, Any]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    scales: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def file(self) -> Path:
+        return experiments_folder() / f"{self.name}.yaml"
+
+    def command(self, scale: str) -> str:
+        return f"fedbench experiment={self.name} scale={scale}"
+
+    def reduction(self, scale: str) -> str:
+        """In words, what a scale leaves out; nothing is left out at `paper`."""
+        return str(self.scales.get(scale, {}).get("reduction", ""))
+
+    def labels(self, axis: str, scale: str) -> list[str]:
+        """The labels of an axis that remain at this scale, in the file's order."""
+        wanted = [self.keep.get(axis), self.scales.get(scale, {}).get("keep", {}).get(axis)]
+        lists = [[str(name) for name in names] for names in wanted if names is not None]
+        return [label for label in self.axes[axis] if all(label in names for names in lists)]
+
+    def cells(self, scale: str) -> list[Cell]:
+        if not self.axes:
+            return []
+        reduced = self.scales.get(scale, {})
+        seeds = tuple(reduced.get("seeds", self.seeds))
+        cells = []
+        for chosen in itertools.product(*(self.labels(axis, scale) for axis in self.axes)):
+            labels = dict(zip(self.axes, chosen, strict=True))
+            words = shlex.split(reduced.get("overrides") or "")
+            for axis, label in labels.items():
+                words += shlex.split(self.axes[axis][label] or "")
+            for axis, label in labels.items():
+                words += shlex.split(reduced.get("extra", {}).get(axis, {}).get(label) or "")
+            last = {word.partition("=")[0]: word for word in words}  # Hydra takes a group only once
+            cell = Cell(labels, tuple(last.values()), seeds)
+            if not any(cell.matches(combination) for combination in self.skip):
+                cells.append(cell)
+        return cells
+
+    def settings(self) -> str:
+        """What the file asks of its runs, without the study: experiments that agree in it share their runs."""
+        return json.dumps({key: value for key, value in _merged(self.name).items() if key != "study"}, sort_keys=True)
+
+    def job(self, cell: Cell, seed: int, scale: str) -> list[str]:
+        """The words of a run on the command line."""
+        return [f"experiment={self.name}", f"scale={scale}", *cell.overrides, f"seed={seed}"]
+
+    def published_numbers(self) -> list[Published]:
+        if self.published is None:
+            return []
+        with open(self.file.parent / self.published, newline="", encoding="utf-8") as file:
+            return [self._published(row) for row in csv.DictReader(file)]
+
+    def _published(self, row: dict[str, str]) -> Published:
+        value, std = (float(row[key]) if row[key] else None for key in ("value", "std"))
+        labels = {axis: row[axis] for axis in self.axes if axis in row}
+        return Published(labels, row["measure"], row["printed"], value, std, row["flag"])
+
+
+def experiments_folder() -> Path:
+    return config_folder() / "experiment"
+
+
+def names() -> list[str]:
+    """All experiments, papers in order, tables before figures, by number."""
+    files = experiments_folder().rglob("*.yaml")
+    found = [str(file.relative_to(experiments_folder()).with_suffix("")) for file in files if file.stem[0] != "_"]
+    return sorted(found, key=_order)
+
+
+def _order(name: str) -> tuple[Any, ...]:
+    paper, _, rest = name.rpartition("/")
+    numbers = [int(digits) for digits in re.findall(r"\d+", rest)]
+    place = PAPERS.index(paper) if paper in PAPERS else len(PAPERS)
+    return place, paper, not rest.startswith("table"), numbers, rest
+
+
+def chosen(only: str | None) -> list[str]:
+    """The experiments that `--only` names: one, or all of a paper."""
+    if not only:
+        return names()
+    found = [name for name in names() if name == only or name.startswith(f"{only.rstrip('/')}/")]
+    if not found:
+        papers = sorted({name.rpartition("/")[0] for name in names()})
+        raise BadInput(f"--only={only}: {nearest(only, [*names(), *papers])}")
+    return found
+
+
+def load(name: str) -> Experiment:
+    study = dict(_merged(name)["study"])
+    study["published"] = study.get("published")
+    for key in ("axes", "scales"):
+        study[key] = study.get(key) or {}
+    study["axes"] = {
+        axis: {str(label): words for label, words in labels.items()} for axis, labels in study["axes"].items()
+    }
+    return Experiment(name=name, **study)
+
+
+def _merged(name: str) -> dict[str, Any]:
+    """The file over those that its defaults list names, as Hydra merges them."""
+    content = yaml.safe_load((experiments_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
+    merged: dict[str, Any] = {}
+    for entry in content.pop("defaults", []):
+        if isinstance(entry, str) and entry != "_self_":
+            other = (
+                entry.removeprefix("/experiment/") if entry.startswith("/") else f"{name.rpartition('/')[0]}/{entry}"
+            )
+            merged = _over(merged, _merged(other))
+    return _over(merged, content)
+
+
+def _over(below: Any, above: Any) -> Any:
+    """Maps are merged, everything else is replaced."""
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return {**below, **{key: _over(below.get(key), value) for key, value in above.items()}}

@@ -1,0 +1,103 @@
+"""What a rendered study consists of, whatever it is rendered to: grids of cells, pictures, claims, facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+VERDICTS = ("match", "near", "miss", "unmeasured", "unpublished")
+
+
+@dataclass
+class GridCell:
+    """One number of a table. Texts are plain, to be escaped by whoever writes them."""
+
+    measured: str  # "88.65 ± 0.22", "*", "> 100", "-" when there is no run
+    published: str = ""  # as the paper prints it
+    difference: str = ""  # measured minus published, with its sign
+    verdict: str = "unpublished"  # one of VERDICTS
+    marks: list[str] = field(default_factory=list)  # of footnotes: "a", "b" ...
+    value: float | None = None  # to sort by
+    detail: str = ""  # one line: seeds, values, why diverged
+
+
+@dataclass
+class GridRow:
+    labels: list[str]
+    cells: list[GridCell]
+
+
+@dataclass
+class Grid:
+    title: str
+    row_names: list[str]  # of the axes whose labels begin a row
+    columns: list[list[str]]  # for every column its labels, outermost first
+    rows: list[GridRow]
+    caption: str = ""
+
+
+@dataclass
+class Picture:
+    title: str
+    png: Path
+    svg: Path
+    text: str = ""  # what is to be seen, for those who cannot
+
+
+@dataclass
+class Claim:
+    text: str
+    verdict: str  # holds, fails, partly, untested
+    detail: str
+
+
+@dataclass
+class Setting:
+    """A value that the runs use, and where it comes from."""
+
+    key: str
+    values: str
+    source: str  # paper, code, choice
+    why: str
+
+
+@dataclass
+class RunLink:
+    labels: str
+    seed: int
+    status: str
+    id: str
+    path: str  # relative to the results folder
+    partition_hash: str
+    commit: str
+    problem: str = ""
+
+
+@dataclass
+class Entry:
+    """One experiment, rendered."""
+
+    name: str  # fedpgvc/table2
+    paper: str
+    number: str
+    title: str
+    scale: str
+    command: str
+    reduction: str
+    stand_in: str  # which data are synthetic, or nothing
+    seeds: list[int]
+    done: int  # runs
+    wanted: int
+    grids: list[Grid] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    footnotes: dict[str, str] = field(default_factory=dict)  # mark -> text
+    remarks: list[str] = field(default_factory=list)
+    settings: list[Setting] = field(default_factory=list)
+    runs: list[RunLink] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def counts(self) -> dict[str, int]:
+        """How many cells of the first grid have which verdict."""
+        verdicts = [cell.verdict for grid in self.grids[:1] for row in grid.rows for cell in row.cells]
+        return {verdict: verdicts.count(verdict) for verdict in VERDICTS}

@@ -1,0 +1,182 @@
+"""Which run folder belongs to which cell: every job of a study is composed and checked, nothing is trained.
+
+The plan of a study is kept in <results>/studies/<experiment>.<scale>.json: tables are built from files alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from fedbench.config import Config, check, config_folder
+from fedbench.data.files import data_root
+from fedbench.errors import BadInput, MissingData
+from fedbench.messages import CONFIGURATION_ERRORS, explain
+from fedbench.runs import write_atomically
+from fedbench.study.experiment import Cell, Experiment
+
+STAND_IN = "data.source=synthetic"
+
+
+@dataclass
+class Job:
+    """One run of a study: its words on the command line and, when it can be run, its folder."""
+
+    words: list[str]
+    seed: int
+    folder: str = ""  # relative to the results folder
+    problem: str = ""  # why it cannot be run
+    config: bytes = field(
+        default=b"", repr=False
+    )  # the checked configuration, pickled; only while planning and running
+
+
+@dataclass
+class PlannedCell:
+    cell: Cell
+    jobs: list[Job]
+
+
+@dataclass
+class Plan:
+    experiment: str
+    scale: str
+    cells: list[PlannedCell]
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [job for planned in self.cells for job in planned.jobs]
+
+    def file(self, results: Path) -> Path:
+        return plan_file(results, self.experiment, self.scale)
+
+    def write(self, results: Path, stamp: str) -> None:
+        cells = [
+            {
+                "labels": planned.cell.labels,
+                "overrides": planned.cell.overrides,
+                "runs": [
+                    {key: getattr(job, key) for key in ("seed", "words", "folder", "problem")} for job in planned.jobs
+                ],
+            }
+            for planned in self.cells
+        ]
+        content = {"experiment": self.experiment, "scale": self.scale, "stamp": stamp, "cells": cells}
+        write_atomically(self.file(results), json.dumps(content, indent=1) + "\n")
+
+
+def plan_file(results: Path, experiment: str, scale: str) -> Path:
+    return results / "studies" / f"{experiment}.{scale}.json"
+
+
+def read_plan(results: Path, experiment: str, scale: str) -> tuple[Plan, str] | None:
+    """A plan that was kept, and the stamp under which it was made; None when there is none."""
+    try:
+        content = json.loads(plan_file(results, experiment, scale).read_text())
+        cells = []
+        for kept in content["cells"]:
+            jobs = [Job(list(run["words"]), run["seed"], run["folder"], run["problem"]) for run in kept["runs"]]
+            seeds = tuple(job.seed for job in jobs)
+            cells.append(PlannedCell(Cell(kept["labels"], tuple(kept["overrides"]), seeds), jobs))
+        return Plan(experiment, scale, cells), content["stamp"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def stamp() -> str:
+    """Changes with the configuration files, the program and the datasets at hand, hence with any run's id."""
+    digest = hashlib.blake2b(digest_size=8)
+    for folder, suffixes in ((config_folder(), (".yaml", ".csv")), (Path(__file__).parents[1], (".py",))):
+        for file in sorted(folder.rglob("*")):
+            if file.suffix in suffixes:
+                digest.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
+    root = data_root(None)
+    for file in sorted(root.glob("*/*")) if root.is_dir() else []:
+        facts = file.stat()
+        digest.update(f"{file.relative_to(root)} {facts.st_size} {facts.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def make_plans(
+    studies: Sequence[tuple[Experiment, str]], results: Path, processes: int, told: Callable[[int, int], None]
+) -> list[Plan]:
+    """The plans of several studies. Those that were kept and still hold are taken as they are."""
+    now = stamp()
+    plans: list[Plan] = []
+    for experiment, scale in studies:
+        kept = read_plan(results, experiment.name, scale)
+        if kept is not None and kept[1] == now:
+            plans.append(kept[0])
+        else:
+            cells = experiment.cells(scale)
+            jobs = [[Job(experiment.job(cell, seed, scale), seed) for seed in cell.seeds] for cell in cells]
+            plans.append(Plan(experiment.name, scale, list(map(PlannedCell, cells, jobs))))
+    alike: dict[tuple[str, ...], list[Job]] = {}  # composed once; Hydra takes a third of a second for each
+    for (experiment, _), plan in zip(studies, plans, strict=True):
+        settings = experiment.settings()
+        for job in plan.jobs:
+            if not job.folder and not job.problem:
+                alike.setdefault((settings, *job.words[1:]), []).append(job)
+    for place, done in enumerate(_settle([jobs[0] for jobs in alike.values()], results, processes)):
+        for job in list(alike.values())[place]:
+            job.words = [job.words[0], *done.words[1:]]
+            job.folder, job.problem, job.config = done.folder, done.problem, done.config
+        told(place + 1, len(alike))
+    for plan in plans:
+        plan.write(results, now)
+    return plans
+
+
+def _settle(jobs: list[Job], results: Path, processes: int) -> Iterator[Job]:
+    """Compose the jobs, in as many processes as there are cores."""
+    tasks = [(job.words, job.seed, str(results)) for job in jobs]
+    if processes == 1 or len(tasks) < 4:
+        yield from map(settle_job, tasks)
+        return
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield from pool.imap(settle_job, tasks, chunksize=4)
+
+
+def settle_job(task: tuple[list[str], int, str]) -> Job:
+    """Find a job's folder, or why it cannot be run. On `laptop` a dataset that is not at hand is stood in for."""
+    words, seed, results = task
+    try:
+        try:
+            return _settled(words, seed, results)
+        except MissingData:
+            if "scale=laptop" not in words:
+                raise
+            return _settled([*words, STAND_IN], seed, results)
+    except BadInput as error:
+        return Job(words, seed, problem=str(error))
+    except CONFIGURATION_ERRORS as error:
+        return Job(words, seed, problem=explain(error, words))
+
+
+def _settled(words: list[str], seed: int, results: str) -> Job:
+    from fedbench.main import build_parts
+
+    config = compose_config([*words, f"results={results}"])
+    packed = pickle.dumps(config)  # now: building binds the algorithm's pieces to a whole network
+    folder = build_parts(config).folder.path
+    return Job(words, seed, os.path.relpath(folder, results), config=packed)
+
+
+def compose_config(words: Sequence[str]) -> Config:
+    """What `fedbench <words>` would run."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        composed = compose("config", overrides=list(words), return_hydra_config=True)
+    choices: dict[str, Any] = dict(composed.hydra.runtime.choices)
+    return check(OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"]), choices)

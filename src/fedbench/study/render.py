@@ -1,0 +1,70 @@
+"""Write the tables, figures and the report of planned studies; nothing is run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from pathlib import Path
+
+from rich.console import Console
+
+from fedbench.runs import write_atomically
+from fedbench.study.entry import build_entry
+from fedbench.study.experiment import load
+from fedbench.study.ledger import study_of
+from fedbench.study.model import Entry
+from fedbench.study.page import write_page
+from fedbench.study.plan import Plan
+from fedbench.study.text import csv_rows, latex, markdown
+
+
+def render_all(plans: list[Plan], results: Path, console: Console, wandb: bool = False) -> list[Entry]:
+    """One experiment after another, in as many processes as there are cores, then the page of all."""
+    tasks = [(plan, results) for plan in plans]
+    entries = []
+    processes = min(len(os.sched_getaffinity(0)), len(tasks))
+    with console.status("rendering") as status, multiprocessing.get_context("fork").Pool(processes) as pool:
+        for number, entry in enumerate(pool.imap(render, tasks), start=1):
+            entries.append(entry)
+            status.update(f"rendering: {number} of {len(tasks)} experiments")
+    write_page(entries, results / "report" / "index.html", results)
+    if wandb:
+        from fedbench.study.wandb import publish
+
+        for entry in entries:
+            publish(entry, results)
+    return entries
+
+
+def render(task: tuple[Plan, Path]) -> Entry:
+    """The files of one experiment. One that cannot be rendered says why, and does not keep the others from it."""
+    plan, results = task
+    try:
+        entry = build_entry(study_of(plan, results), results)
+    except Exception:
+        entry = _unrendered(plan, traceback.format_exc())
+    stem = results / "tables" / plan.scale / plan.experiment
+    write_atomically(stem.with_suffix(".md"), markdown(entry))
+    if entry.grids:
+        write_atomically(stem.with_suffix(".csv"), csv_rows(entry))
+        write_atomically(stem.with_suffix(".tex"), "\n\n".join(latex(grid) for grid in entry.grids))
+    return entry
+
+
+def _unrendered(plan: Plan, problem: str) -> Entry:
+    experiment = load(plan.experiment)
+    return Entry(
+        name=experiment.name,
+        paper=experiment.paper,
+        number=experiment.number,
+        title=experiment.title,
+        scale=plan.scale,
+        command=experiment.command(plan.scale),
+        reduction=experiment.reduction(plan.scale),
+        stand_in="",
+        seeds=[],
+        done=0,
+        wanted=len(plan.jobs),
+        problems=[f"This experiment could not be rendered:\n{problem}"],
+    )

@@ -1,0 +1,92 @@
+"""Run what is missing of the studies in conf/experiment, then render them all: `make reproduce-tables`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from fedbench.errors import BadInput
+from fedbench.main import BAD_INPUT, FINISHED, INTERRUPTED, UNEXPECTED
+from fedbench.study.calibrate import estimate_all
+from fedbench.study.execute import Executor
+from fedbench.study.experiment import SCALES, chosen, load
+from fedbench.study.ledger import Ledger, duration
+from fedbench.study.plan import Job, make_plans
+from fedbench.study.render import render_all
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="reproduce_tables.py", description=__doc__)
+    parser.add_argument("--scale", choices=SCALES, default="smoke", help="how much of each study is run")
+    parser.add_argument("--only", help="one experiment (fedpgvc/table2) or all of a paper (fedpgvc)")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="where runs and reports go")
+    parser.add_argument("--jobs", type=int, default=None, help="runs at a time; one a core or GPU unless given")
+    parser.add_argument("--dry-run", action="store_true", help="stop after the ledger")
+    parser.add_argument("--wandb", action="store_true", help="send each experiment to W&B as a group, with its table")
+    arguments = parser.parse_args(words)
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise BadInput(f"--jobs={arguments.jobs}: an integer above 0 is allowed")
+    return arguments
+
+
+def reproduce(arguments: argparse.Namespace, console: Console) -> int:
+    torch.set_num_threads(1)  # runs are forked from here
+    results, cores = arguments.results, len(os.sched_getaffinity(0))
+    studies = [(load(name), arguments.scale) for name in chosen(arguments.only)]
+    with console.status("planning") as status:
+        told = lambda done, wanted: status.update(f"planning: {done} of {wanted} runs")  # noqa: E731
+        plans = make_plans(studies, results, cores, told)
+        ledger = Ledger(plans, results)
+        told = lambda done, wanted: status.update(f"calibrating: {done} of {wanted} kinds of runs")  # noqa: E731
+        estimates = estimate_all(ledger.missing, results, told)
+    processes = arguments.jobs or max(1, torch.cuda.device_count() if torch.cuda.is_available() else cores)
+    ledger.show(console, estimates, processes)
+    if arguments.dry_run:
+        return FINISHED
+    longest_first = sorted(ledger.missing, key=lambda job: -estimates[job.folder].seconds)
+    failed, interrupted = run_missing(longest_first, arguments, processes, console)
+    entries = render_all(plans, results, console, wandb=arguments.wandb)
+    for line, problem in failed:
+        console.print(f"failed: {line}\n  {problem}", markup=False, highlight=False)
+    refused = sum(line.counts["refused"] for line in ledger.lines)
+    console.print(f"{len(entries)} experiments; {len(failed)} runs failed, {refused} refused", highlight=False)
+    console.print(f"report: {results / 'report' / 'index.html'}", markup=False, highlight=False)
+    return INTERRUPTED if interrupted else UNEXPECTED if failed else FINISHED
+
+
+def run_missing(
+    jobs: list[Job], arguments: argparse.Namespace, processes: int, console: Console
+) -> tuple[list[tuple[str, str]], bool]:
+    """Run them; returns the failed ones with the last line of why, and whether Ctrl-C ended it."""
+    if not jobs:
+        return [], False
+    cores = len(os.sched_getaffinity(0))
+    processes = min(processes, len(jobs))
+    executor = Executor(arguments.results, processes, max(1, cores // processes), arguments.wandb)
+    failed, started = [], time.monotonic()
+    for number, outcome in enumerate(executor.run(jobs), start=1):
+        words = f"[{number}/{len(jobs)}] {outcome.status} in {duration(outcome.seconds)}: {outcome.job.folder}"
+        console.print(words, markup=False, highlight=False)
+        if outcome.status == "failed":
+            reason = outcome.problem.split("\nIts output:")[0].strip().splitlines()[-1]
+            failed.append((f"fedbench {' '.join(outcome.job.words)}", reason))
+    console.print(f"{len(jobs)} runs in {duration(time.monotonic() - started)}", highlight=False)
+    return failed, executor.stopping
+
+
+def main() -> None:
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 140)
+    try:
+        sys.exit(reproduce(parse(sys.argv[1:]), console))
+    except BadInput as error:
+        print(f"reproduce_tables.py: {error}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(INTERRUPTED)

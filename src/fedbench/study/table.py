@@ -1,0 +1,183 @@
+"""The cells of a table: measured over seeds, beside the published number, with a verdict and footnotes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedbench.study.experiment import Published
+from fedbench.study.measures import Measure, Reading, readings
+from fedbench.study.model import Grid, GridCell, GridRow
+from fedbench.study.notes import Notes
+from fedbench.study.runs import Study, StudyCell
+from fedbench.study.significance import mcnemar_pooled
+from fedbench.study.statistics import Censored, Summary, censored, plain, speed_up, summarise
+from fedbench.study.verdict import compare, tolerance_for
+
+
+@dataclass
+class Value:
+    """A measure of a cell over its seeds, in words and as a number."""
+
+    text: str
+    number: float | None = None  # the mean or median; None without one
+    sign: str = ""  # ">" or "<" when the number is only a bound
+    failed: bool = False  # diverged, or never reached
+    readings: list[Reading] = field(default_factory=list)
+    detail: str = ""
+
+    def for_claim(self, higher: bool) -> float | None:
+        """Diverged or never reached loses to every number."""
+        if self.failed:
+            return -math.inf if higher else math.inf
+        return self.number
+
+
+class Values:
+    """Every measure of every cell of a study, computed once."""
+
+    def __init__(self, study: Study, measures: list[Measure]):
+        self.study, self.measures = study, {measure.label: measure for measure in measures}
+        self._known: dict[tuple[Any, str], Value] = {}
+
+    def of(self, cell: StudyCell, measure: Measure) -> Value:
+        key = (cell.cell.key, measure.label)
+        if key not in self._known:
+            self._known[key] = self._compute(cell, measure)
+        return self._known[key]
+
+    def by_labels(self, measure: Measure) -> dict[tuple[tuple[str, str], ...], float | None]:
+        higher = measure.higher_is_better
+        return {cell.cell.key: self.of(cell, measure).for_claim(higher) for cell in self.study.cells}
+
+    def _compute(self, cell: StudyCell, measure: Measure) -> Value:
+        if measure.name == "speed_up":
+            return self._speed_up(cell, measure)
+        if measure.name == "mcnemar":
+            return self._mcnemar(cell, measure)
+        found = readings(self.study, cell, measure)
+        return cost_value(found) if measure.is_cost else plain_value(found, 2 if measure.is_accuracy else None)
+
+    def _speed_up(self, cell: StudyCell, measure: Measure) -> Value:
+        """Of the measure that `of` names, against the cell of the baseline, all other labels being the same."""
+        axis, baseline = next(iter(measure.parameters["baseline"].items()))
+        if isinstance(baseline, dict):  # every method has its own
+            baseline = baseline.get(cell.labels[axis], cell.labels[axis])
+        other = self.study.find({**cell.labels, axis: str(baseline)})
+        of = self.measures[measure.parameters["of"]]
+        if other is None:
+            return Value("-")
+        ratio = speed_up(as_censored(readings(self.study, other, of)), as_censored(readings(self.study, cell, of)))
+        return Value(ratio.text, ratio.value, ratio.sign, ratio.failed, detail=f"against {baseline}")
+
+    def _mcnemar(self, cell: StudyCell, measure: Measure) -> Value:
+        other = self.study.find({**cell.labels, **measure.parameters["against"]})
+        which = measure.parameters.get("predictions", "best")
+        tested = mcnemar_between(cell, other, which) if other is not None and other is not cell else None
+        if tested is None:
+            return Value("-")
+        counts = ", ".join(f"{test.n10} against {test.n01}" for test in tested.seeds)
+        detail = f"{len(tested.seeds)} seeds; images that only one of the two gets right: {counts}"
+        return Value(f"{tested.p:.2g}", tested.p, detail=detail)
+
+
+def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
+    """Seed by seed, on the same images: both runs must hold the same labels of the same dataset."""
+    pairs = []
+    for run in own.finished:
+        same = next((one for one in other.finished if one.seed == run.seed), None)
+        if same is None or run.summary["data"]["fingerprint"] != same.summary["data"]["fingerprint"]:
+            continue
+        ours, theirs = run.predictions, same.predictions
+        if which in ours and which in theirs and (ours["labels"] == theirs["labels"]).all():
+            pairs.append((ours["labels"], ours[which], theirs[which]))
+    return mcnemar_pooled(pairs)
+
+
+def plain_value(found: list[Reading], decimals: int | None) -> Value:
+    """Mean and standard deviation of what finished, and of how many seeds; `*` when one diverged."""
+    diverged = sum(reading.state == "diverged" for reading in found)
+    values = [reading.value for reading in found if reading.state == "ok"]
+    summary = summarise(values, len(found), diverged)
+    detail = "seeds: " + ", ".join(_seed_words(reading, decimals) for reading in found)
+    if summary.mean is None:
+        return Value("*" if diverged else "-", failed=bool(diverged), readings=found, detail=detail)
+    return Value(summary_text(summary, decimals), summary.mean, readings=found, detail=detail)
+
+
+def summary_text(summary: Summary, decimals: int | None) -> str:
+    show = (lambda value: f"{value:.{decimals}f}") if decimals is not None else plain
+    spread = f" ± {show(summary.std)}" if summary.std is not None else ""
+    part = "" if summary.complete else f" {'*' if summary.diverged else ''}({summary.count} of {summary.wanted} seeds)"
+    return f"{show(summary.mean)}{spread}{part}"
+
+
+def cost_value(found: list[Reading]) -> Value:
+    """The median over seeds, in which a seed that did not get there counts as later than all others."""
+    median = as_censored(found)
+    part = "" if median.count == median.wanted else f" ({median.count} of {median.wanted} seeds)"
+    detail = f"{median.reached} of {median.count} seeds reached it" + (f", {median.range}" if median.range else "")
+    return Value(median.text + part, median.value, median.sign, median.failed, found, detail)
+
+
+def as_censored(found: list[Reading]) -> Censored:
+    run = [reading for reading in found if reading.state != "missing"]
+    limits = [reading.limit or 0.0 for reading in run]
+    lost = [reading.state == "diverged" for reading in run]
+    return censored([reading.value for reading in run], limits, lost, len(found))
+
+
+def _seed_words(reading: Reading, decimals: int | None) -> str:
+    if reading.value is None:
+        return {"diverged": "*", "missing": "-", "unreached": f"> {reading.limit:g}"}.get(reading.state, "-")
+    return f"{reading.value:.{decimals}f}" if decimals is not None else plain(reading.value)
+
+
+def build_grid(values: Values, show: dict[str, Any], notes: Notes, published: list[Published], title: str) -> Grid:
+    """Rows and columns as the file asks for; with several measures, the measure is the innermost column."""
+    study, measures = values.study, list(values.measures.values())
+    rows, columns = show["rows"], show.get("columns") or []
+    row_keys = combinations(study, rows)
+    column_keys = list(itertools.product(combinations(study, columns), measures))
+    printed = {(frozenset(number.labels.items()), number.measure): number for number in published}
+    lines = []
+    for row in row_keys:
+        cells = []
+        for column, measure in column_keys:
+            cell = study.find(dict(zip([*rows, *columns], [*row, *column], strict=True)))
+            cells.append(_grid_cell(values, cell, measure, printed, notes))
+        if any(one.measured for one in cells):
+            lines.append(GridRow(list(row), cells))
+    heads = [
+        [*column, *([measure.label] if len(measures) > 1 or not column else [])] for column, measure in column_keys
+    ]
+    return Grid(title, rows, heads, lines)
+
+
+def combinations(study: Study, axes: list[str]) -> list[tuple[str, ...]]:
+    """Of labels that occur, in the file's order."""
+    found = {tuple(cell.labels[axis] for axis in axes) for cell in study.cells}
+    order = [study.experiment.labels(axis, study.scale) for axis in axes]
+    return [labels for labels in itertools.product(*order) if labels in found]
+
+
+def _grid_cell(
+    values: Values, cell: StudyCell | None, measure: Measure, printed: dict[Any, Published], notes: Notes
+) -> GridCell:
+    if cell is None:
+        return GridCell("")
+    value = values.of(cell, measure)
+    number = printed.get((frozenset(cell.labels.items()), measure.label))
+    tolerance = tolerance_for({"name": measure.name, **measure.parameters}, number.std if number else None)
+    verdict, difference = compare(value.number, number, tolerance, value.sign, value.failed)
+    return GridCell(
+        measured=value.text,
+        published=number.printed if number else "",
+        difference=difference,
+        verdict=verdict,
+        marks=notes.marks(cell),
+        value=value.number,
+        detail=value.detail,
+    )
