@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 import small
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 from fedbench.algorithms.build import build
 from fedbench.config import config_folder
 
 FILES = sorted(file.relative_to(config_folder()) for file in config_folder().rglob("*.yaml"))
 CHOICES = [file for file in FILES if len(file.parts) > 1 and file.parts[0] not in ("hydra", "experiment")]
-EXPERIMENTS = [file for file in FILES if file.parts[0] == "experiment"]
 
 
 def word(file: Path) -> str:
@@ -47,19 +44,6 @@ def test_it_composes_and_type_checks(file):
         assert fields <= set(vars(settings)) if variant else fields == set(vars(settings)), (
             "fields of the file and of the class differ"
         )
-
-
-@pytest.mark.parametrize("file", EXPERIMENTS, ids=str)
-def test_an_experiment_names_its_command_and_every_job_type_checks(file):
-    name = str(Path(*file.parts[1:]).with_suffix(""))
-    assert f"# fedbench experiment={name}" in (config_folder() / file).read_text()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        composed = compose("config", overrides=[f"experiment={name}"], return_hydra_config=True)
-    assert composed.hydra.mode.name == "MULTIRUN"
-    for key, values in composed.hydra.sweeper.params.items():
-        for value in str(values).split(","):
-            small.config(f"experiment={name}", f"{key}={value}")
 
 
 @pytest.mark.parametrize(
