@@ -68,6 +68,8 @@ FEW = json.dumps([[0], [1, 2], [3, 4, 5], list(range(6, 40)), list(range(40, 73)
             "client.steps=30: at most 20 local steps are allowed with ecgr and these settings, not 30",
         ),
         (["modifier=[ecgr,gsnr]", "algo.modifiers.ecgr.select=exact"], "needs to know the number of steps beforehand"),
+        (["algo=fedgsnr", "algo.interpolation=1.5"], "interpolation=1.5: a number from 0 to 1 is allowed"),
+        (["algo=fedgsnr", "algo.variant=scaled", "algo.interpolation=0.5"], "which are equal with variant=scaled"),
         (["algo=moon", "algo.projection=128"], "algo.projection=128: true or false is allowed"),
         (["diagnostics.gradient_norms=3"], "diagnostics.gradient_norms=3: true or false is allowed"),
         (["modifier=[ecgr]", "algo.modifiers.ecgr.bet=1"], "did you mean 'algo.modifiers.ecgr.beta'?"),

@@ -72,6 +72,7 @@ class Trainer:
             trainer=self,
             round=facts.index,
             shared_steps=self.shared_steps(facts.samples[position], facts.steps[position]),
+            notes={name: values[facts.asked.index(client)] for name, values in facts.notes.items()},
         )
         seed_device(model.device, derive(self.seed, "training", facts.index, client))  # for dropout
         for name, begin in self.hooks["begin"]:

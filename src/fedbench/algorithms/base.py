@@ -84,6 +84,7 @@ class Local:
     shared_frozen: bool = False  # whether they stand still in the current step
     step: int = 0
     batch: Batch | None = None
+    notes: dict[str, float] = field(default_factory=dict)  # the client's own of the round's notes
     path: Tensor | None = None  # after minus before, of the local path itself
     update: Tensor | None = None  # what is sent: the path, as the `update` hooks leave it
 

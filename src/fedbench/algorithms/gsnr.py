@@ -1,18 +1,19 @@
 """FedGSNR: local steps in proportion to how well a client's gradient points along the global one.
 
-FedGSNR paper, Eqs. 15-19 and its algorithm box; section VII for the redistribution of steps.
+FedGSNR paper, Theorem 1, Proposition 1 and Algorithm 1; section VIII-B for the redistribution of steps, its
+interpolation with equal steps (figure 10) and the scaled gradient that it is compared with (figure 8).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fedbench.algorithms.base import Allocation, Modifier, Round, Scene
+from fedbench.algorithms.base import Allocation, Local, Memory, Modifier, Round, Scene
 from fedbench.errors import nearest, require
 from fedbench.exchange import gather, weighted_sum
 from fedbench.seeding import torch_generator
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 MOST_STEPS = 10**6
 CHOICES = {
     "samples": ("batch", "full"),
-    "variant": ("redistribute", "alg1"),
+    "variant": ("redistribute", "alg1", "scaled"),
     "rounding": ("largest", "round", "floor"),
 }
 
@@ -36,7 +37,10 @@ class Gsnr(Modifier):
     Q_k = |m_k|^2 + sum_j s_kj / B,    Q alike,    n_k = max(0, I_k / Q_k),    r_k = max(0, I_k / sqrt(Q_k Q - I_k^2))
 
     r_k is the client's GSNR. `redistribute` shares N * steps local steps out in proportion to n_k, at least one for
-    each n_k > 0; `alg1` gives steps * n_k to each. A client without steps sits the round out. B is the size of the
+    each n_k > 0; `alg1` gives steps * n_k to each. A client without steps sits the round out. `scaled` is figure 8's
+    strategy g-hat (Lemma 2): all take the same steps, along n_k times their gradient (and weight decay), so that a
+    client with n_k = 0 stands still but counts in the mean. `interpolation`, the lambda of figure 10, makes the steps
+    (1 - lambda) E_k + lambda * steps: 0 is the allocation above, 1 the same steps for all. B is the size of the
     statistic's batch (null: the training batch), drawn anew every round; with `samples: full` the statistic takes all
     of the client's examples and B remains the divisor.
     """
@@ -48,6 +52,7 @@ class Gsnr(Modifier):
     samples: str = "batch"
     variant: str = "redistribute"
     rounding: str = "largest"
+    interpolation: float = 0.0
 
     def bind(self, scene: Scene, key: str) -> None:
         for field, allowed in CHOICES.items():
@@ -57,7 +62,15 @@ class Gsnr(Modifier):
             value = getattr(self, field)
             allowed = f"an integer from 1 to {MOST_STEPS} is allowed"
             require(value is None or 1 <= value <= MOST_STEPS, f"{key}.{field}", value, allowed)
+        share, name = self.interpolation, f"{key}.interpolation"
+        require(0 <= share <= 1, name, share, "a number from 0 to 1 is allowed")
+        allowed = "it mixes numbers of steps, which are equal with variant=scaled; only 0 is allowed"
+        require(self.variant != "scaled" or share == 0, name, share, allowed)
         super().bind(scene, key)
+
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """A run without interpolation is what it was before there was one."""
+        return {key: value for key, value in fields.items() if key != "interpolation" or value != 0}
 
     def traffic(self, facts: Round) -> tuple[int, int]:
         """Mean and variance up, a number of steps down, for all who were asked, the left out, too."""
@@ -72,13 +85,25 @@ class Gsnr(Modifier):
         ]
         examples = divisors if self.samples == "batch" else [federation.sizes[k] for k in cohort]
         ratios, scores = self._ratios(federation, index, cohort, divisors, examples)
-        if self.variant == "alg1":
-            taken = [math.floor(self.steps * ratio + 0.5) for ratio in ratios]
-        else:
-            taken = allocate(ratios, self.steps, self.rounding)
+        taken = self._allocate(ratios)
         if not any(taken):  # every gradient is zero (or every alg1 share rounds to nothing): train as planned
             taken = [self.steps] * len(cohort)
         return Allocation(taken, {"gsnr": scores, "gsnr_ratio": ratios, "gsnr_examples": [float(n) for n in examples]})
+
+    def _allocate(self, ratios: list[float]) -> list[int]:
+        if self.variant == "scaled":
+            return [self.steps] * len(ratios)
+        if self.variant == "alg1":
+            shares = mixed([self.steps * ratio for ratio in ratios], self.steps, self.interpolation)
+            return [math.floor(share + 0.5) for share in shares]
+        return allocate(ratios, self.steps, self.rounding, self.interpolation)
+
+    def grad(self, local: Local, memory: Memory) -> None:
+        """`scaled`: n_k times the gradient and the decay that the optimizer adds. Outside a round nothing is known."""
+        factor = local.notes.get("gsnr_ratio", 1.0)
+        if self.variant == "scaled" and factor != 1.0:
+            model, where, decay = local.model, self.where, local.trainer.settings.weight_decay
+            where.write(model.g, where.read(model.g) * factor + where.read(model.w) * ((factor - 1.0) * decay))
 
     def _ratios(
         self, federation: Federation, index: int, cohort: list[int], divisors: list[int], examples: list[int]
@@ -127,16 +152,21 @@ def statistic(m: Tensor, s: Tensor, mean: Tensor, variance: Tensor, batch: int) 
     return ratio, score
 
 
-def allocate(ratios: list[float], steps: int, rounding: str = "largest") -> list[int]:
-    """Whole steps in proportion to the ratios, N * steps in all with `largest` (remainders)."""
+def mixed(shares: list[float], steps: int, interpolation: float) -> list[float]:
+    """(1 - lambda) E_k + lambda E of figure 10; the shares themselves, to the last bit, with lambda 0."""
+    return [(1.0 - interpolation) * share + interpolation * steps for share in shares]
+
+
+def allocate(ratios: list[float], steps: int, rounding: str = "largest", interpolation: float = 0.0) -> list[int]:
+    """Whole steps in proportion to the ratios, or between that and equality; N * steps in all with `largest`."""
     total, budget = math.fsum(ratios), len(ratios) * steps
     if total <= 0:
         return [0] * len(ratios)
-    shares = [budget * ratio / total for ratio in ratios]
+    shares = mixed([budget * ratio / total for ratio in ratios], steps, interpolation)
     up = 0.5 if rounding == "round" else 0.0
-    taken = [max(1, math.floor(share + up)) if ratio > 0 else 0 for ratio, share in zip(ratios, shares, strict=True)]
+    active = [i for i, ratio in enumerate(ratios) if ratio > 0 or interpolation > 0]
+    taken = [max(1, math.floor(share + up)) if i in active else 0 for i, share in enumerate(shares)]
     if rounding == "largest":
-        active = [i for i, ratio in enumerate(ratios) if ratio > 0]
         while sum(taken) < budget:
             taken[max(active, key=lambda i: (shares[i] - taken[i], -i))] += 1
         while sum(taken) > budget:
