@@ -169,7 +169,10 @@ def _merged(name: str) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for entry in content.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
-            merged = _over(merged, _merged(f"{name.rpartition('/')[0]}/{entry}"))
+            # Hydra takes a bare name for one of the group's folder here, of the file's own further down: be absolute.
+            absolute = entry.startswith("/experiment/")
+            inherited = entry.removeprefix("/experiment/") if absolute else f"{name.rpartition('/')[0]}/{entry}"
+            merged = _over(merged, _merged(inherited))
     return _over(merged, content)
 
 
