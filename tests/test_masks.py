@@ -7,6 +7,9 @@ import small
 import torch
 import watch
 
+from fedbench.algorithms.pgvc import Pgvc
+from fedbench.errors import BadInput
+
 ROUNDS = ("rounds=3", "client.epochs=1", "client.lr=0.05", "eval.every=3")
 
 
@@ -44,6 +47,33 @@ def test_nothing_outside_the_last_layers_is_touched(words, hook):
     assert declared.nonzero().flatten().tolist() == list(range(head.start, head.stop))
     assert not changed[~declared].any()
     assert changed[declared].float().mean() > 0.5
+
+
+@pytest.mark.parametrize("rho", ["norm", "eq15"])
+@pytest.mark.parametrize(
+    ("layers", "skip", "names"), [(2, 1, "fc1 fc2"), (1, 2, "fc1"), (1, 1, "fc2"), (2, 0, "fc2 fc3")]
+)
+def test_pgvc_acts_on_the_layers_before_those_it_skips(layers, skip, names, rho):
+    words = (f"algo.rho={rho}", f"algo.layers={layers}", f"algo.skip={skip}")
+    made = small.federation(*ROUNDS, "rounds=1", "algo=fedpgvc", *words, *small.PLAIN)
+    changed, declared = touched(made, "grad", "pgvc")
+    chosen = [layer for layer in made.model.layers if layer.name in names.split()]
+    assert declared.nonzero().flatten().tolist() == list(range(chosen[0].start, chosen[-1].stop))
+    assert not changed[~declared].any()
+    assert changed[declared].float().mean() > 0.3
+
+
+def test_skipping_no_layer_is_not_part_of_a_run_s_identity():
+    """Runs from before the option existed keep their ids; with it, other layers make another run."""
+    fields = {"type": "Pgvc", "rho": "norm", "sigma": 1.0, "layers": 2}
+    assert Pgvc().identity({**fields, "skip": 0}) == fields
+    assert Pgvc(skip=1).identity({**fields, "skip": 1}) == {**fields, "skip": 1}
+
+
+@pytest.mark.parametrize("words", ["algo.skip=4", "algo.skip=-1", "algo.layers=2 algo.skip=2"])
+def test_layers_that_the_model_does_not_have_are_refused(words):
+    with pytest.raises(BadInput, match="the model has 3 layers"):
+        small.federation("algo=fedpgvc", *words.split(), *small.PLAIN)
 
 
 @pytest.mark.parametrize(

@@ -136,12 +136,13 @@ class FlatModel:
     def nothing(self) -> Selection:
         return self.select([])
 
-    def last(self, layers: int, key: str) -> Selection:
-        """The last layers of the model; `key` is the configuration key to name when there are not that many."""
-        allowed = f"the model has {len(self.layers)} layers with weights, so 0 to {len(self.layers)} are allowed"
-        require(0 <= layers <= len(self.layers), key, layers, allowed)
-        start = self.layers[-layers].start if layers else self.size
-        return self.select([(start, self.size)])
+    def last(self, layers: int, key: str, skip: int = 0) -> Selection:
+        """The last layers of the model, or those before the last `skip` ones; `key` is named when there are fewer."""
+        count = len(self.layers)
+        allowed = f"the model has {count} layers with weights, so 0 to {count - skip} are allowed"
+        require(0 <= layers <= count - skip, key, layers, allowed)
+        stop = count - skip
+        return self.select([(layer.start, layer.stop) for layer in self.layers[stop - layers : stop]])
 
     def batch_norm(self) -> Selection:
         return self.select(self._norm_spans)

@@ -259,8 +259,8 @@ def chain(modifiers: dict[str, Modifier], hook: str) -> list[tuple[str, Callable
     return [(name, getattr(piece, hook)) for name, piece in acting]
 
 
-def masked(scene: Scene, layers: int | None, key: str) -> Selection:
-    """The last layers (None: all) of the model, without what never leaves the client."""
+def masked(scene: Scene, layers: int | None, key: str, skip: int = 0) -> Selection:
+    """The last layers (None: all), or those before the last `skip` ones, without what never leaves the client."""
     model = scene.model
-    chosen = model.everything() if layers is None else model.last(layers, f"{key}.layers")
+    chosen = model.everything() if layers is None else model.last(layers, f"{key}.layers", skip)
     return model.without(chosen, model.without(model.everything(), scene.shared))

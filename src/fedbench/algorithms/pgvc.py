@@ -37,14 +37,18 @@ class Pgvc(Modifier):
     rho: str = "norm"
     sigma: float = 1.0
     layers: int = 2
+    skip: int = 0  # layers at the end that are left out before `layers` are counted
 
     def bind(self, scene: Scene, key: str) -> None:
         require(self.rho in READINGS, f"{key}.rho", self.rho, nearest(str(self.rho), READINGS))
         require(0 < self.sigma <= 1e6, f"{key}.sigma", self.sigma, "a number above 0, at most 1e6, is allowed")
-        self.where = masked(scene, self.layers, key)
+        count = len(scene.model.layers)
+        allowed = f"the model has {count} layers with weights, so 0 to {count} are allowed"
+        require(0 <= self.skip <= count, f"{key}.skip", self.skip, allowed)
+        self.where = masked(scene, self.layers, key, self.skip)
         self.pieces = scene.model.layers_in(self.where)
         self.inputs = scene.model.parameters_in(self.where)
-        self.numbers = range(len(scene.model.layers))[-self.layers :]
+        self.numbers = range(count - self.skip - self.layers, count - self.skip)
 
     @property
     def active(self) -> bool:
@@ -55,7 +59,8 @@ class Pgvc(Modifier):
         return "" if self.rho == "code" else "its steps on the last layers are no gradients that momentum may sum up"
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return fields if self.rho == "norm" else {**fields, "sigma": None}
+        known = fields if self.rho == "norm" else {**fields, "sigma": None}
+        return known if self.skip else {key: value for key, value in known.items() if key != "skip"}  # a later field
 
     def extra_gradients(self, facts: Round) -> int:
         return sum(facts.samples) if self.rho == "code" else 0
