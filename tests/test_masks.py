@@ -8,6 +8,7 @@ import torch
 import watch
 
 from fedbench.algorithms.pgvc import Pgvc
+from fedbench.algorithms.pmvr import Pmvr
 from fedbench.errors import BadInput
 
 ROUNDS = ("rounds=3", "client.epochs=1", "client.lr=0.05", "eval.every=3")
@@ -63,17 +64,32 @@ def test_pgvc_acts_on_the_layers_before_those_it_skips(layers, skip, names, rho)
     assert changed[declared].float().mean() > 0.3
 
 
+@pytest.mark.parametrize(("layers", "skip", "names"), [(2, 1, "fc1 fc2"), (1, 2, "fc1"), (2, 0, "fc2 fc3")])
+def test_pmvr_acts_on_the_layers_before_those_it_skips(layers, skip, names):
+    words = (f"algo.layers={layers}", f"algo.skip={skip}")
+    made = small.federation(*ROUNDS, "rounds=1", "algo=fedpmvr", *words, *small.PLAIN)
+    changed, declared = touched(made, "update", "pmvr")
+    chosen = [layer for layer in made.model.layers if layer.name in names.split()]
+    assert declared.nonzero().flatten().tolist() == list(range(chosen[0].start, chosen[-1].stop))
+    assert not changed[~declared].any()
+    assert changed[declared].float().mean() > 0.3
+
+
 def test_skipping_no_layer_is_not_part_of_a_run_s_identity():
     """Runs from before the option existed keep their ids; with it, other layers make another run."""
     fields = {"type": "Pgvc", "rho": "norm", "sigma": 1.0, "layers": 2}
     assert Pgvc().identity({**fields, "skip": 0}) == fields
     assert Pgvc(skip=1).identity({**fields, "skip": 1}) == {**fields, "skip": 1}
+    fields = {"type": "Pmvr", "alpha": 0.1, "variant": "shrink", "layers": 2}
+    assert Pmvr().identity({**fields, "skip": 0}) == fields
+    assert Pmvr(skip=1).identity({**fields, "skip": 1}) == {**fields, "skip": 1}
 
 
+@pytest.mark.parametrize("algo", ["fedpgvc", "fedpmvr"])
 @pytest.mark.parametrize("words", ["algo.skip=4", "algo.skip=-1", "algo.layers=2 algo.skip=2"])
-def test_layers_that_the_model_does_not_have_are_refused(words):
+def test_layers_that_the_model_does_not_have_are_refused(words, algo):
     with pytest.raises(BadInput, match="the model has 3 layers"):
-        small.federation("algo=fedpgvc", *words.split(), *small.PLAIN)
+        small.federation(f"algo={algo}", *words.split(), *small.PLAIN)
 
 
 @pytest.mark.parametrize(

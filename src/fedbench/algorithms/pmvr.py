@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from fedbench.algorithms.base import Finished, Local, Memory, Modifier, Round, Scene, State, masked
 from fedbench.errors import nearest, require
@@ -27,12 +28,19 @@ class Pmvr(Modifier):
     alpha: float = 0.1
     variant: str = "shrink"
     layers: int = 2
+    skip: int = 0  # layers at the end that are left out before `layers` are counted
 
     def bind(self, scene: Scene, key: str) -> None:
         require(self.variant in VARIANTS, f"{key}.variant", self.variant, nearest(str(self.variant), VARIANTS))
         require(0 <= self.alpha <= 1, f"{key}.alpha", self.alpha, "a number from 0 to 1 is allowed")
-        self.where = masked(scene, self.layers, key)
+        count = len(scene.model.layers)
+        allowed = f"the model has {count} layers with weights, so 0 to {count} are allowed"
+        require(0 <= self.skip <= count, f"{key}.skip", self.skip, allowed)
+        self.where = masked(scene, self.layers, key, self.skip)
         self.rest = scene.model.without(scene.model.everything(), self.where)
+
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return fields if self.skip else {key: value for key, value in fields.items() if key != "skip"}  # a later field
 
     @property
     def active(self) -> bool:

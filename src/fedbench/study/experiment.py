@@ -175,10 +175,8 @@ def _merged(name: str) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for entry in content.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
-            other = (
-                entry.removeprefix("/experiment/") if entry.startswith("/") else f"{name.rpartition('/')[0]}/{entry}"
-            )
-            merged = _over(merged, _merged(other))
+            # Whether Hydra takes a bare name for one of this folder depends on who asks: names are absolute here.
+            merged = _over(merged, _merged(entry.removeprefix("/experiment/")))
     return _over(merged, content)
 
 
