@@ -19,6 +19,7 @@ from fedbench.errors import BadInput, nearest
 SCALES = ("smoke", "laptop", "paper")
 PAPERS = ("fedpgvc", "fedpmvr", "ecgr", "fedncv", "fedgsnr")  # the order of a report
 FLAGS = ("", "star", "none", "over")
+PUBLISHED = ("measure", "printed", "value", "std", "flag")  # columns beside the axes
 REFERENCE = ("algo=local", "algo=centralized")  # rows beside the federated methods
 
 
@@ -125,7 +126,7 @@ class Experiment:
 
     def _published(self, row: dict[str, str]) -> Published:
         value, std = (float(row[key]) if row[key] else None for key in ("value", "std"))
-        labels = {axis: row[axis] for axis in self.axes if axis in row}
+        labels = {axis: label for axis, label in row.items() if axis not in PUBLISHED}
         return Published(labels, row["measure"], row["printed"], value, std, row["flag"])
 
 
