@@ -166,6 +166,7 @@ def test_axes_that_nobody_names_become_lines(tmp_path):
 def test_a_missing_column_is_noted(tmp_path):
     figure = one(tmp_path, CURVES | {"panels": [], "y": "nothing"}, {"method": METHODS}, metrics)
     assert "No column nothing in metrics.csv: FedAvg, Ours, local." in note(figure)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["nothing to show"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 9, 12, 16])

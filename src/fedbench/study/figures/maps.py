@@ -9,8 +9,8 @@ import pandas as pd
 
 from fedbench.partitions.picture import draw_counts
 from fedbench.study.figures.boxes import first_run
-from fedbench.study.figures.groups import Notes, Part
-from fedbench.study.figures.sheet import NO_RUNS, Sheet, empty, finish, new_figure, whole_numbers
+from fedbench.study.figures.groups import NO_RUNS, Notes, Part
+from fedbench.study.figures.sheet import Sheet, empty, finish, new_figure, whole_numbers
 from fedbench.study.figures.style import COLOURS, PALE, literal
 from fedbench.study.figures.tables import Lacking, read_all, read_columns
 from fedbench.study.runs import StudyRun
@@ -49,7 +49,7 @@ def draw_partition(part: Part, notes: Notes) -> Figure:
             if len(panel.lines[0].cell.runs) > 1:
                 notes.remark(f"Seed {done[0].seed} is shown")
         else:
-            empty(axes)
+            empty(axes, panel.why_empty)
         axes.set(xlabel="", ylabel="")
         sheet.label(place, panel.title, "client", "class")
     if not panels:

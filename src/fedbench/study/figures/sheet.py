@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbench.study.figures.groups import Notes
+from fedbench.study.figures.groups import NO_RUNS, Notes
 from fedbench.study.figures.style import NOTE, literal
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 DPI = 130
 PANEL_SIZES = {1: (5.2, 3.5), 2: (3.9, 2.9), 3: (3.2, 2.5), 4: (2.8, 2.2), 5: (2.5, 2.0)}  # inches, by columns
-NO_RUNS = "no finished runs"
 _CHARACTER, _LINE = 0.062, 0.165  # inches that a letter of the legend is wide, and its line high
 _NOTE_CHARACTER, _NOTE_LINE = 0.05, 0.14
 
