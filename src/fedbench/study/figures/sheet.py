@@ -76,10 +76,11 @@ def named_ticks(axes: Axes, places: Sequence[float], names: Sequence[str]) -> No
 
 
 def whole_numbers(axes: Axes, ticks: int = 6) -> None:
-    """Ticks of the x axis at whole numbers, as rounds and steps are."""
+    """Ticks at whole numbers, as rounds and steps are: along x, and on a map along y, too."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, min_n_ticks=1))
+    for axis in (axes.xaxis, axes.yaxis) if axes.images else (axes.xaxis,):
+        axis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, min_n_ticks=1))
 
 
 def finish(figure: Figure, handles: dict[str, Any], notes: Notes, beside: bool) -> None:
