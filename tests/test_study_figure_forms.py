@@ -1,4 +1,4 @@
-"""Figures of a study, the forms beside curves: points, bars, layers, maps, boxes, entropy, gaps and conformal."""
+"""Figures of a study, the forms beside curves: points, bars, layers, maps, boxes, entropy, gaps, conformal, drift."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from study_folders import experiment, study
 from test_study_figures import ALPHAS, METHODS, legend, line, metrics, note, one
 
 from fedbench.study.figures import describe, draw
+from fedbench.study.figures.drift import simulate
+from fedbench.study.figures.lines import entropy
 
 SIZES = {"5": "partition.clients=5", "20": "partition.clients=20"}
 
@@ -212,3 +214,30 @@ def test_conformal_averages_levels_of_one_rule(tmp_path):
     [axes] = one(tmp_path, show, {"method": METHODS}, files).axes
     np.testing.assert_allclose(line(axes, "Ours").get_data(), [[71, 91], [108, 110]])
     assert axes.get_xlabel() == "empirical coverage (%)"
+
+
+# Drift
+
+
+def test_drift_by_hand():
+    # FedPMVR section 2.1: after one round 17 and 6.5 times the rate (the paper's 4.75 halves the second gradient).
+    assert simulate([15, 2], start=0, rate=0.1, rounds=1)[1] == pytest.approx(1.7)
+    assert simulate([3, 3.5], start=0, rate=0.1, rounds=1)[1] == pytest.approx(0.65)
+    np.testing.assert_allclose(simulate([15, 2], 0, 0.1, 2), [0, 1.7, 1.7 + 0.2 * (8.5 - 1.7)])
+    np.testing.assert_allclose(simulate([1, 3], 0, 0.25, 1, steps=2), [0, 2 * (1 - 0.25)])
+
+
+def test_drift_shows_weights_and_distances(tmp_path):
+    show = {"form": "drift", "cases": {"low": [15, 2], "high": [3, 3.5]}}
+    figure = one(tmp_path, show | {"start": 0, "rate": 0.1, "rounds": 2, "optimum": 3}, None, metrics, scale="smoke")
+    weight, distance = (next(iter(axes.lines[-1:])).get_ydata() for axes in figure.axes)
+    np.testing.assert_allclose(weight, [0, 0.65, 1.17])
+    np.testing.assert_allclose(distance, [3, 2.35, 1.83])
+    assert legend(figure) == ["low (client optima 15, 2)", "high (client optima 3, 3.5)", "optimum 3"]
+    assert note(figure) == ""
+
+
+def test_entropy_by_hand():
+    assert entropy(np.array([1.0, 1.0, 2.0, 0.0])) == pytest.approx(1.5 * np.log(2))
+    assert np.isnan(entropy(np.array([0.0, 0.0])))
+    assert np.isnan(entropy(np.array([1.0, np.inf])))

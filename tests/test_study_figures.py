@@ -11,8 +11,6 @@ from study_folders import experiment, no_measure, study
 
 from fedbench.errors import BadInput
 from fedbench.study.figures import describe, draw, save
-from fedbench.study.figures.drift import simulate
-from fedbench.study.figures.lines import entropy
 from fedbench.study.figures.style import GREY, style_of
 
 METHODS = {"FedAvg": "algo=fedavg", "Ours": "algo=fedpgvc", "local": "algo=local"}
@@ -168,6 +166,7 @@ def test_axes_that_nobody_names_become_lines(tmp_path):
 def test_a_missing_column_is_noted(tmp_path):
     figure = one(tmp_path, CURVES | {"panels": [], "y": "nothing"}, {"method": METHODS}, metrics)
     assert "No column nothing in metrics.csv: FedAvg, Ours, local." in note(figure)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["nothing to show"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 9, 12, 16])
@@ -263,30 +262,3 @@ def test_mistakes_are_named(tmp_path, show, said):
 @pytest.mark.parametrize("form", ["table", "datasets"])
 def test_tables_are_no_figures(tmp_path, form):
     assert draw(study(tmp_path, experiment({"form": form}), metrics), no_measure) == []
-
-
-# Drift
-
-
-def test_drift_by_hand():
-    # FedPMVR section 2.1: after one round 17 and 6.5 times the rate (the paper's 4.75 halves the second gradient).
-    assert simulate([15, 2], start=0, rate=0.1, rounds=1)[1] == pytest.approx(1.7)
-    assert simulate([3, 3.5], start=0, rate=0.1, rounds=1)[1] == pytest.approx(0.65)
-    np.testing.assert_allclose(simulate([15, 2], 0, 0.1, 2), [0, 1.7, 1.7 + 0.2 * (8.5 - 1.7)])
-    np.testing.assert_allclose(simulate([1, 3], 0, 0.25, 1, steps=2), [0, 2 * (1 - 0.25)])
-
-
-def test_drift_shows_weights_and_distances(tmp_path):
-    show = {"form": "drift", "cases": {"low": [15, 2], "high": [3, 3.5]}}
-    figure = one(tmp_path, show | {"start": 0, "rate": 0.1, "rounds": 2, "optimum": 3}, None, metrics, scale="smoke")
-    weight, distance = (next(iter(axes.lines[-1:])).get_ydata() for axes in figure.axes)
-    np.testing.assert_allclose(weight, [0, 0.65, 1.17])
-    np.testing.assert_allclose(distance, [3, 2.35, 1.83])
-    assert legend(figure) == ["low (client optima 15, 2)", "high (client optima 3, 3.5)", "optimum 3"]
-    assert note(figure) == ""
-
-
-def test_entropy_by_hand():
-    assert entropy(np.array([1.0, 1.0, 2.0, 0.0])) == pytest.approx(1.5 * np.log(2))
-    assert np.isnan(entropy(np.array([0.0, 0.0])))
-    assert np.isnan(entropy(np.array([1.0, np.inf])))

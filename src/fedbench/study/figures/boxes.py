@@ -44,7 +44,7 @@ def draw_client_boxes(part: Part, notes: Notes) -> Figure:
             _clients(sheet.panels[place], boxes)
             notes.remark(f"Over rounds; {HOW_TO_READ}")
         else:
-            empty(sheet.panels[place])
+            empty(sheet.panels[place], panel.why_empty)
     if not panels:
         empty(sheet.panels[0])
     return sheet.finish(notes)
@@ -74,7 +74,7 @@ def draw_gaps(part: Part, notes: Notes) -> Figure:
     for place, panel in enumerate(panels):
         sheet.label(place, panel.title, ", ".join(group_axes), f"gap of {column_words(column)}")
         if not _pairs(part, panel, notes, sheet.panels[place], column, sheet.handles):
-            empty(sheet.panels[place])
+            empty(sheet.panels[place], panel.why_empty)
     notes.remark(f"Over rounds and seeds, first method minus second; {HOW_TO_READ}")
     if not panels:
         empty(sheet.panels[0])

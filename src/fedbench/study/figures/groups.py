@@ -10,6 +10,7 @@ from fedbench.study.figures.style import Style, name_of, style_of
 from fedbench.study.runs import DIVERGED, Study, StudyCell, StudyRun
 
 MOST_COLUMNS = 5
+NO_RUNS, NOTHING = "no finished runs", "nothing to show"
 NAMED, NAMED_PANELS = 8, 2  # lines, and panels of a line, that a note lists before it only counts
 
 
@@ -27,6 +28,11 @@ class Panel:
     title: str
     labels: dict[str, str]
     lines: list[Line]
+
+    @property
+    def why_empty(self) -> str:
+        """What a panel in which nothing is drawn says; the notes say more."""
+        return NOTHING if any(line.cell.finished for line in self.lines) else NO_RUNS
 
 
 @dataclass
@@ -140,7 +146,8 @@ class Notes:
         }  # a panel without any says so
         if missing:
             sentences.append("Runs missing, only " + self._listed(missing))
-        sentences += [f"{what}: {self._listed(cells)}" for what, cells in self.lacking.items()]
+        for what, cells in self.lacking.items():
+            sentences.append(": ".join(filter(None, (what, self._listed(cells)))))
         return [sentence if sentence.endswith(".") else f"{sentence}." for sentence in sentences]
 
     def _listed(self, cells: dict[tuple[str, str], str]) -> str:

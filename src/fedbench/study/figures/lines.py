@@ -169,7 +169,7 @@ def _figure(
         if found and dress is not None:
             dress(axes, found)
         elif not found:
-            empty(axes)
+            empty(axes, panel.why_empty)
     if not panels:
         empty(sheet.panels[0])
     return sheet.finish(notes)

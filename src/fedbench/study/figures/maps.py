@@ -9,8 +9,8 @@ import pandas as pd
 
 from fedbench.partitions.picture import draw_counts
 from fedbench.study.figures.boxes import first_run
-from fedbench.study.figures.groups import Notes, Part
-from fedbench.study.figures.sheet import NO_RUNS, Sheet, empty, finish, new_figure, whole_numbers
+from fedbench.study.figures.groups import NO_RUNS, Notes, Part
+from fedbench.study.figures.sheet import Sheet, empty, finish, new_figure, whole_numbers
 from fedbench.study.figures.style import COLOURS, PALE, literal
 from fedbench.study.figures.tables import Lacking, read_all, read_columns
 from fedbench.study.runs import StudyRun
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.gridspec import GridSpec
 
-SMALL_MULTIPLES, SMALL_COLUMNS = 10, 5  # clients up to which each has its own small raster, and how they stand
+SMALL_MULTIPLES = 10  # clients up to which each has its own small raster, in two rows
 CHOSEN = "ecgr_selected"
 
 
@@ -49,7 +49,7 @@ def draw_partition(part: Part, notes: Notes) -> Figure:
             if len(panel.lines[0].cell.runs) > 1:
                 notes.remark(f"Seed {done[0].seed} is shown")
         else:
-            empty(axes)
+            empty(axes, panel.why_empty)
         axes.set(xlabel="", ylabel="")
         sheet.label(place, panel.title, "client", "class")
     if not panels:
@@ -107,15 +107,16 @@ def _single_clients(part: Part, notes: Notes, titles: list[str], found: dict[str
 
 def _overviews(part: Part, notes: Notes, titles: list[str], found: dict[str, dict[int, np.ndarray]]) -> Figure:
     """A row for each panel: the share of all clients, and beside it, when they are few, each client's own raster."""
-    few = bool(found) and max(map(len, found.values())) <= SMALL_MULTIPLES
-    if not few:
+    most = max(map(len, found.values()), default=0)
+    if not 0 < most <= SMALL_MULTIPLES:
         sheet = Sheet(len(titles))
         for place, title in enumerate(titles):
             sheet.label(place, title, "local step", "round")
             _share(sheet.panels[place], found.get(title))
         return sheet.finish(notes)
-    figure = new_figure(10.5, 2.9 * len(titles))
-    grid = figure.add_gridspec(2 * len(titles), 1 + SMALL_COLUMNS, width_ratios=(3.2, *(1,) * SMALL_COLUMNS))
+    columns = -(-most // 2)
+    figure = new_figure(4.2 + 1.25 * columns, 2.9 * len(titles))
+    grid = figure.add_gridspec(2 * len(titles), 1 + columns, width_ratios=(3.2, *(1,) * columns))
     for place, title in enumerate(titles):
         axes = figure.add_subplot(grid[2 * place : 2 * place + 2, 0])
         axes.set(title=literal(title), xlabel="local step", ylabel="round")
@@ -141,7 +142,7 @@ def _share(axes: Axes, rasters: dict[int, np.ndarray] | None) -> None:
 
 def _small_multiples(figure: Figure, grid: GridSpec, row: int, rasters: dict[int, np.ndarray]) -> None:
     for place, (client, raster) in enumerate(rasters.items()):
-        down, across = divmod(place, SMALL_COLUMNS)
+        down, across = divmod(place, grid.ncols - 1)
         axes = figure.add_subplot(grid[row + down, 1 + across])
         axes.set_title(f"client {client}", fontsize=7, pad=2)
         _raster(axes, raster)

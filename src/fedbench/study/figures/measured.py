@@ -140,7 +140,7 @@ def _figure(
                 draw(axes, *map(list, zip(*pairs, strict=True)), pairs[0][0].style)
             if name in some or name in notes.starred:
                 _add_to_legend(sheet, pairs[0][0], fields[0])
-        dress(axes) if some else empty(axes)
+        dress(axes) if some else empty(axes, panel.why_empty)
     if not panels:
         empty(sheet.panels[0])
     return sheet.finish(notes)

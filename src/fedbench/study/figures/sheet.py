@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbench.study.figures.groups import Notes
+from fedbench.study.figures.groups import NO_RUNS, Notes
 from fedbench.study.figures.style import NOTE, literal
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 DPI = 130
 PANEL_SIZES = {1: (5.2, 3.5), 2: (3.9, 2.9), 3: (3.2, 2.5), 4: (2.8, 2.2), 5: (2.5, 2.0)}  # inches, by columns
-NO_RUNS = "no finished runs"
 _CHARACTER, _LINE = 0.062, 0.165  # inches that a letter of the legend is wide, and its line high
-_NOTE_CHARACTER, _NOTE_LINE = 0.052, 0.14
+_NOTE_CHARACTER, _NOTE_LINE = 0.05, 0.14
 
 
 class Sheet:
@@ -77,10 +76,11 @@ def named_ticks(axes: Axes, places: Sequence[float], names: Sequence[str]) -> No
 
 
 def whole_numbers(axes: Axes, ticks: int = 6) -> None:
-    """Ticks of the x axis at whole numbers, as rounds and steps are."""
+    """Ticks at whole numbers, as rounds and steps are: along x, and on a map along y, too."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, min_n_ticks=1))
+    for axis in (axes.xaxis, axes.yaxis) if axes.images else (axes.xaxis,):
+        axis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, min_n_ticks=1))
 
 
 def finish(figure: Figure, handles: dict[str, Any], notes: Notes, beside: bool) -> None:

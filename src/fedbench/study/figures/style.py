@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fedbench.study.experiment import Experiment
+from fedbench.study.experiment import REFERENCE, Experiment
 
 # Okabe and Ito 2008, told apart in every kind of colour vision; their yellow is left out, it vanishes on white.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#000000")
@@ -17,7 +17,8 @@ DASHES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
 HATCHES = ("", "///", "...", "xxx")
 GREY, PALE, NOTE = "#7a7f87", "#e4e6ea", "#6b7078"
-REFERENCES = {"algo=local": (0, (5, 2)), "algo=centralized": (0, (2, 2))}  # rows to compare with, no methods
+REFERENCE_DASHES = dict(zip(REFERENCE, ((0, (5, 2)), (0, (2, 2))), strict=True))
+OWN_COLOURS = 3  # proposed methods up to which no other one has their colours
 MARKED_POINTS = 8  # markers along a curve
 
 SETTINGS = {
@@ -95,46 +96,48 @@ def style_of(experiment: Experiment, labels: dict[str, str], axes: list[str]) ->
     first = "method" if "method" in axes else axes[0]
     label = labels[first]
     words = set(shlex.split(experiment.axes[first].get(label) or ""))
-    for reference, dash in REFERENCES.items():
+    for reference, dash in REFERENCE_DASHES.items():
         if first == "method" and reference in words:
             return Style(GREY, dash, hatch="///" if "central" in reference else "", order=1.5)
     proposed = first == "method" and label in experiment.proposed
-    place, family = _places(experiment, first)[label]
+    place, colour, cycle = _places(experiment, first)[label]
     rest = 0
     for axis in axes:
         if axis != first:
             rest = rest * len(experiment.axes[axis]) + list(experiment.axes[axis]).index(labels[axis])
-    dash = rest + family // len(COLOURS)
-    if place != family:  # the plain method beside the one that builds on it
-        dash += 1
     return Style(
-        COLOURS[family % len(COLOURS)],
-        DASHES[dash % len(DASHES)],
+        colour,
+        DASHES[(rest + cycle) % len(DASHES)],
         MARKERS[(place + rest) % len(MARKERS)],
-        HATCHES[dash % len(HATCHES)],
+        HATCHES[(rest + cycle) % len(HATCHES)],
         2.4 if proposed else 1.3,
         3.0 if proposed else 2.0,
         place + rest,
     )
 
 
-def _places(experiment: Experiment, axis: str) -> dict[str, tuple[int, int]]:
-    """For every label its own place and the one whose colour it has, proposed methods first.
+def _places(experiment: Experiment, axis: str) -> dict[str, tuple[int, str, int]]:
+    """For every label its place, its colour, and how often the colours have been used up before it.
 
-    Where proposed methods each build on another of the study (FedAvg-ECGR on FedAvg), both have one colour.
+    Up to three proposed methods have colours of their own. Where each proposed method builds on another one of the
+    study (FedAvg-ECGR on FedAvg), both have one colour.
     """
     labels = list(experiment.axes[axis])
     proposed = [label for label in labels if axis == "method" and label in experiment.proposed]
     others = [label for label in labels if label not in proposed]
     bases = {label: _base(label, others) for label in proposed}
-    found = [base for base in bases.values() if base]
-    if len(found) < 2 or len(set(found)) < len(found):
-        found = []
-    families = [*proposed, *(label for label in others if label not in found)]
-    places = {label: (place, place) for place, label in enumerate(families)}
-    for place, (label, base) in enumerate(bases.items()):
-        if base in found:
-            places[base] = (len(families) + place, places[label][1])
+    paired = len(bases) > 1 and all(bases.values()) and len(set(bases.values())) == len(bases)
+    places = {}
+    for number, label in enumerate(proposed):
+        places[label] = (number, COLOURS[number % len(COLOURS)], number // len(COLOURS))
+    if paired:
+        for label, base in bases.items():
+            number, colour, cycle = places[label]
+            places[base] = (number + len(proposed), colour, cycle + 1)
+    free = COLOURS[len(proposed) :] if len(proposed) <= OWN_COLOURS else COLOURS
+    start = 0 if len(proposed) <= OWN_COLOURS else len(proposed)
+    for number, label in enumerate((label for label in others if label not in places), start):
+        places[label] = (len(places), free[number % len(free)], number // len(free))
     return places
 
 
