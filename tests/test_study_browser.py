@@ -21,7 +21,6 @@ pytest.importorskip("selenium", reason="selenium is not installed (pip install f
 pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason="no Chromium here (Debian: apt-get install chromium)"),
     pytest.mark.skipif(not CHROMEDRIVER, reason="no chromedriver here (Debian: apt-get install chromium-driver)"),
-    pytest.mark.xdist_group("browser"),  # one browser for all of them
 ]
 
 

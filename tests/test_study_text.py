@@ -8,7 +8,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from study_entries import HOSTILE, SCRIPT, UMLAUTS, hostile, made_up, table
@@ -76,6 +76,7 @@ def test_markdown_shows_hostile_labels_and_nothing_else(tmp_path):
 
 
 @given(TEXTS)
+@example("*a* **b** _c_ ~~d~~ [e](f) ![g](h) `i` &amp; <b> \\* \\. 1. j")  # chance seldom writes markup
 @settings(max_examples=100, deadline=None)
 def test_any_label_survives_markdown(label):
     entry = table("x/table1", "X", "Table 1", "Title")

@@ -65,7 +65,7 @@ def _claim(claim: Claim) -> str:
 
 def _plain(text: str) -> str:
     """Text that Markdown shows as it is, on one line, in a cell of a table as well."""
-    text = re.sub(r"([\\`*_{}\[\]#|~$!])", r"\\\1", " ".join(text.split()))
+    text = re.sub(r"([\\`*_{}\[\]#|~$])", r"\\\1", " ".join(text.split()))
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
