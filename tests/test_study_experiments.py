@@ -165,7 +165,7 @@ def test_published_numbers_are_whole(name):
 
 
 def printed_numbers(text: str) -> list[float]:
-    """The numbers in a printed text; as they are, times a printed power of ten, minutes as seconds, differences."""
+    """The numbers in a printed text; as they are, times a printed power of ten, minutes as seconds, thousands, differences."""
     text = (
         text.replace(",", "")
         .replace("\u2212", "-")
@@ -174,7 +174,7 @@ def printed_numbers(text: str) -> list[float]:
         .replace(" e", "e")
     )
     found = [float(word) for word in re.findall(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", text)]
-    found += [60 * one for one in found if "minute" in text]
+    found += [60 * one for one in found if "minute" in text] + [1000 * one for one in found if "K" in text]
     return found + [one - two for one, two in permutations(found, 2) if one > two]
 
 

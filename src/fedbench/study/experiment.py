@@ -105,7 +105,8 @@ class Experiment:
             for axis, label in labels.items():
                 words += shlex.split(reduced.get("extra", {}).get(axis, {}).get(label) or "")
             last = {word.partition("=")[0]: word for word in words}  # Hydra takes a group only once
-            cell = Cell(labels, tuple(last.values()), seeds)
+            own_seed = last.pop("seed", "").removeprefix("seed=")  # an axis may say which seed goes with which label
+            cell = Cell(labels, tuple(last.values()), (int(own_seed),) if own_seed else seeds)
             if not any(cell.matches(combination) for combination in self.skip):
                 cells.append(cell)
         return cells
