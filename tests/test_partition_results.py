@@ -127,7 +127,7 @@ def test_label_divergence_is_weighted_by_size_and_agrees_with_scipy():
 def test_picture_is_a_png_of_bounded_size(clients, classes, tmp_path):
     labels = np.arange(4000) % classes
     path = tmp_path / "partition.png"
-    save_picture(path, labels, classes, Iid(clients=clients).split(labels, classes, 0), "a title")
+    save_picture(path, class_counts(labels, classes, Iid(clients=clients).split(labels, classes, 0)), "a title")
     header = path.read_bytes()[:24]
     assert header[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = (int.from_bytes(header[start : start + 4], "big") for start in (16, 20))

@@ -165,7 +165,7 @@ def test_published_numbers_are_whole(name):
 
 
 def printed_numbers(text: str) -> list[float]:
-    """The numbers in a printed text; as they are, times a printed power of ten, minutes as seconds, thousands, differences."""
+    """The numbers in a printed text: as they are, with powers of ten, minutes as seconds, thousands, differences."""
     text = (
         text.replace(",", "")
         .replace("\u2212", "-")

@@ -19,8 +19,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fedbench.files import write_atomically
 from fedbench.parallel import Group
-from fedbench.runs import versions, write_atomically
+from fedbench.runs import versions
 from fedbench.state import ExperimentState
 
 PREFIX, UNFINISHED = "checkpoint-", "unfinished-"

@@ -12,7 +12,7 @@ from fedbench.flat import FlatModel
 from fedbench.partitions.measures import class_counts, heterogeneity
 from fedbench.partitions.picture import save_picture
 from fedbench.parts import Parts
-from fedbench.runs import label, source_commit, versions
+from fedbench.runs import label, source_commit, split_label, versions
 
 
 def prepare_folder(parts: Parts) -> None:
@@ -24,8 +24,9 @@ def prepare_folder(parts: Parts) -> None:
     folder.write("partition.json", _index_lists(parts.shards))
     if parts.split.local_tests is not None:
         folder.write("local_test.json", _index_lists(parts.split.local_tests))
-    folder.write("partition.csv", _class_table(class_counts(data.train_y, data.classes, parts.shards)))
-    save_picture(folder.path / "partition.png", data.train_y, data.classes, parts.shards, label(config))
+    counts = class_counts(data.train_y, data.classes, parts.shards)
+    folder.write("partition.csv", _class_table(counts))
+    save_picture(folder.path / "partition.png", counts, f"{split_label(config)}, seed {config.scalars.seed}")
 
 
 def _index_lists(clients: list[np.ndarray]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from fedbench.algorithms.base import chain
 from fedbench.algorithms.build import Algorithm
 from fedbench.config import Config, config_folder
 from fedbench.errors import bad_value
+from fedbench.files import write_atomically
 
 # Keys that cannot change a number: where things are, how they are shown, how the work is shared out.
 NOT_IDENTITY = ("results", "force", "scale", "checkpoint", "logger")
@@ -73,14 +73,20 @@ def run_id(identity_tree: dict[str, Any]) -> str:
 
 def label(config: Config) -> str:
     """A readable name: data-model-partition-algorithm, with the modifiers that were added to it, and an attack."""
-    names, partition = config.names, config.partition
-    share = getattr(partition, "alpha", getattr(partition, "per_client", ""))
-    split = names["partition"] + (f"{share:g}" if share != "" else "")
+    names = config.names
+    data, split = split_label(config).split(" ")
     own = _own_modifiers(names["algo"])
     added = [name for name in config.algo["modifiers"] if name not in own]
-    data = names["data"] + ("-synthetic" if getattr(config.data, "source", "real") == "synthetic" else "")
     attack = [] if names.get("attack", "none") == "none" else [names["attack"]]
     return "-".join([data, names["model"], split, "+".join([names["algo"], *added]), *attack])
+
+
+def split_label(config: Config) -> str:
+    """Which data, split in which way: "mnist dirichlet0.5"."""
+    names, partition = config.names, config.partition
+    share = getattr(partition, "alpha", getattr(partition, "per_client", ""))
+    data = names["data"] + ("-synthetic" if getattr(config.data, "source", "real") == "synthetic" else "")
+    return f"{data} {names['partition']}" + (f"{share:g}" if share != "" else "")
 
 
 def _own_modifiers(algo: str) -> list[str]:
@@ -132,17 +138,6 @@ class RunFolder:
     def write(self, name: str, content: str | bytes) -> None:
         """Write one file so that readers see the whole of it or nothing."""
         write_atomically(self.path / name, content)
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    data = content.encode() if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def versions() -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbench.partitions.measures import class_counts
+from fedbench.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,12 +19,17 @@ _CELLS_WITH_NUMBERS = 20  # clients, and classes, up to which a cell is large en
 _NAMED_TICKS = 40  # clients, or classes, up to which each has its own tick
 
 
-def save_picture(path: Path, labels: np.ndarray, classes: int, parts: Sequence[np.ndarray], title: str) -> None:
+def save_picture(path: Path, counts: np.ndarray, title: str) -> None:
     """Write a PNG: a map of the samples, clients x classes, under bars of the clients' sizes."""
+    write_atomically(path, _picture(counts.tobytes(), str(counts.dtype), counts.shape, title))
+
+
+@lru_cache(maxsize=32)  # the runs of a sweep often share a split, and a picture takes longer than a short run
+def _picture(content: bytes, kind: str, shape: tuple[int, int], title: str) -> bytes:
     from matplotlib.figure import Figure  # slow to import, and a run that is skipped never draws
 
-    counts = class_counts(labels, classes, parts)
-    clients = len(counts)
+    counts = np.frombuffer(content, kind).reshape(shape)
+    clients, classes = shape
     width = float(np.clip(0.5 * clients + 2.5, 6.5, 14))
     height = float(np.clip(0.32 * classes + 2, 4, 9))
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -37,7 +43,9 @@ def save_picture(path: Path, labels: np.ndarray, classes: int, parts: Sequence[n
     bars.tick_params(which="both", bottom=False, labelbottom=False)
     bars.grid(which="minor", axis="x", color="white", linewidth=1.5)  # gaps between bars with ticks
     figure.colorbar(image, ax=cells, label="samples of the class", pad=0.01, fraction=0.05, aspect=30)
-    figure.savefig(path, dpi=130, format="png")
+    image_file = io.BytesIO()
+    figure.savefig(image_file, dpi=130, format="png")
+    return image_file.getvalue()
 
 
 def draw_counts(axes: Axes, counts: np.ndarray, fontsize: float = 8) -> AxesImage:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedbench.batches import Sampler
 from fedbench.config import Config
-from fedbench.runs import write_atomically
+from fedbench.files import write_atomically
 from fedbench.study.plan import Job, compose_config
 
 TEST_EXAMPLES = 500  # scored to find out what an evaluation takes

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from fedbench.config import Config
 from fedbench.errors import BadInput
+from fedbench.files import write_atomically
 from fedbench.interrupt import Interrupted
-from fedbench.runs import write_atomically
 from fedbench.study.plan import Job, compose_config
 
 FAILURE = "failure.txt"  # in a run's folder: why its last attempt ended

@@ -22,8 +22,8 @@ from omegaconf import OmegaConf
 from fedbench.config import Config, check, config_folder
 from fedbench.data.files import data_root
 from fedbench.errors import BadInput, MissingData
+from fedbench.files import write_atomically
 from fedbench.messages import CONFIGURATION_ERRORS, explain
-from fedbench.runs import write_atomically
 from fedbench.study.experiment import Cell, Experiment
 
 STAND_IN = "data.source=synthetic"

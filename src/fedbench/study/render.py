@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbench.runs import write_atomically
+from fedbench.files import write_atomically
 from fedbench.study.entry import build_entry
 from fedbench.study.experiment import load
 from fedbench.study.ledger import study_of
