@@ -153,7 +153,7 @@ def test_published_numbers_are_whole(name):
             digits = re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", number.printed.replace(",", "").replace("\u2212", "-"))
             shown = [float(text) for text in digits]
             for value in (number.value, number.std):
-                scaled = [abs(value or 0) / factor for factor in (1, 1e6, 1e7, 1e13, 1e3)]
+                scaled = [abs(value or 0) / factor for factor in (1, 1e6, 1e7, 1e13, 1e3, 60)]  # 60: minutes
                 assert value is None or any(abs(one - text) < 1e-9 for one in scaled for text in shown), number
 
 
