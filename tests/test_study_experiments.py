@@ -150,13 +150,32 @@ def test_published_numbers_are_whole(name):
         key = (frozenset(number.labels.items()), number.measure)
         assert key not in seen, f"twice: {number}"
         seen.add(key)
-        assert (number.value is None) == (number.flag in ("star", "none")), number
-        if number.value is not None and experiment.show["form"] != "datasets":
-            digits = re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", number.printed.replace(",", "").replace("\u2212", "-"))
-            shown = [float(text) for text in digits]
-            for value in (number.value, number.std):
-                scaled = [abs(value or 0) / factor for factor in (1, 1e6, 1e7, 1e13, 1e3, 60)]  # 60: minutes
-                assert value is None or any(abs(one - text) < 1e-9 for one in scaled for text in shown), number
+        if experiment.show["form"] == "datasets":
+            assert number.labels["dataset"] in experiment.show["datasets"]
+            continue
+        assert set(number.labels) == set(experiment.axes), number
+        assert all(label in experiment.axes[axis] for axis, label in number.labels.items()), number
+        assert number.measure in known, number
+        assert number.value is not None or number.flag in ("star", "none"), number
+        shown = printed_numbers(number.printed)
+        assert all(
+            value is None or any(abs(abs(value) - one) < 1e-9 * one for one in shown)
+            for value in (number.value, number.std)
+        ), number
+
+
+def printed_numbers(text: str) -> list[float]:
+    """The numbers in a printed text: as they are, with powers of ten, minutes as seconds, thousands, differences."""
+    text = (
+        text.replace(",", "")
+        .replace("\u2212", "-")
+        .replace("\u00d7 10^", "e")
+        .replace("\u00d710^", "e")
+        .replace(" e", "e")
+    )
+    found = [float(word) for word in re.findall(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", text)]
+    found += [60 * one for one in found if "minute" in text] + [1000 * one for one in found if "K" in text]
+    return found + [one - two for one, two in permutations(found, 2) if one > two]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,6 +21,8 @@ TEST_EXAMPLES = 500  # scored to find out what an evaluation takes
 STEPS = 3  # of the calibrated round
 START = 0.3  # seconds to compose, check and load, and to write the final files
 ROW = 120  # bytes a client and round in clients.csv
+BYTES_A_PARAMETER = 4
+UNKNOWN_SIZE, UNKNOWN_CLIENTS = 10_000, 10  # of somebody's own files
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,31 @@ class Round:
     parameters: int
 
 
-def kind_of(tree: dict[str, Any]) -> str:
-    """Jobs of the same kind cost the same for each gradient: data, network, batch size, optimizer, precision."""
-    data = {key: tree["data"][key] for key in ("name", "shape") if key in tree["data"]}
-    client = {key: tree["client"][key] for key in ("batch_size", "optimizer")}
-    return json.dumps([data, tree["model"], client, tree["runtime"].get("threads")], sort_keys=True)
+def work_of(config: Config) -> dict[str, Any]:
+    """How much there is to do in a run, and of which kind, as plain numbers that a plan can keep.
+
+    Jobs of the same kind cost the same for each gradient: data, network, batch size, optimizer, threads.
+    """
+    scalars, tree = config.scalars, config.tree
+    client, data = scalars.client, tree["data"]
+    shape = {key: data[key] for key in ("name", "shape") if key in data}
+    kind = [shape, tree["model"], client.batch_size, client.optimizer, scalars.runtime.threads]
+    train = data.get("subset") or data.get("train_size") or UNKNOWN_SIZE
+    test = data.get("test_size") or UNKNOWN_SIZE
+    if data.get("source") == "synthetic":
+        test = min(test, train)
+    clients = getattr(config.partition, "clients", None) or UNKNOWN_CLIENTS
+    cohort = scalars.cohort or clients
+    sampler = Sampler(scalars.seed, client.batch_size, client.epochs, client.steps, drop_single=False)
+    mean, pieces = max(train // clients, 1), config.algo["modifiers"]
+    steps = pieces["gsnr"].steps if "gsnr" in pieces else sampler.planned_steps(mean)
+    gradients = scalars.rounds * cohort * sampler.examples_seen(mean, steps)
+    evaluations = max(scalars.rounds // scalars.eval.every, 1)
+    if config.partition.local_test:  # at every evaluation every client trains as it would in the next round
+        gradients += evaluations * clients * sampler.examples_seen(mean, steps)
+    scored = evaluations * test * (clients if config.algo.get("scoring") == "mean_acc" else 1)
+    disk = 8 * train + 2 * test + ROW * cohort * scalars.rounds
+    return {"kind": json.dumps(kind, sort_keys=True), "gradients": gradients, "scored": scored, "disk": disk}
 
 
 def estimate_all(jobs: Sequence[Job], results: Path, told: Callable[[int, int], None]) -> dict[str, Estimate]:
@@ -54,16 +76,13 @@ def estimate_all(jobs: Sequence[Job], results: Path, told: Callable[[int, int], 
         kept: dict[str, dict[str, float]] = json.loads(file.read_text())
     except (OSError, ValueError):
         kept = {}
-    configs = {job.folder: unpack(job, results) for job in jobs}
-    kinds = {folder: kind_of(config.tree) for folder, config in configs.items()}
-    new = list(dict.fromkeys(kind for kind in kinds.values() if kind not in kept))
-    for place, kind in enumerate(new):
-        job = next(job for job in jobs if kinds[job.folder] == kind)
-        kept[kind] = asdict(_measure_apart(configs[job.folder]))
+    new = {job.work["kind"]: job for job in reversed(jobs) if job.work["kind"] not in kept}
+    for place, (kind, job) in enumerate(new.items()):
+        kept[kind] = asdict(_measure_apart(unpack(job, results)))
         told(place + 1, len(new))
     if new:
         write_atomically(file, json.dumps(kept, indent=1) + "\n")
-    return {job.folder: _estimate(configs[job.folder], Round(**kept[kinds[job.folder]])) for job in jobs}
+    return {job.folder: _estimate(job.work, Round(**kept[job.work["kind"]])) for job in jobs}
 
 
 def unpack(job: Job, results: Path) -> Config:
@@ -113,27 +132,6 @@ def _measure(config: Config, pipe: Any) -> None:
     pipe.send(Round(seconds / max(done, 1), scoring / len(parts.data.test_y), memory, federation.model.size))
 
 
-def _estimate(config: Config, measured: Round) -> Estimate:
-    """A round's gradients and the evaluations' examples, each times what one takes."""
-    scalars, tree = config.scalars, config.tree
-    client, data = scalars.client, tree["data"]
-    train = data.get("subset") or data.get("train_size") or 10_000
-    test = data.get("test_size") or 10_000
-    if data.get("source") == "synthetic":
-        test = min(test, train)
-    clients = getattr(config.partition, "clients", None) or 10
-    cohort = scalars.cohort or clients
-    sampler = Sampler(scalars.seed, client.batch_size, client.epochs, client.steps, drop_single=False)
-    mean = max(train // clients, 1)
-    steps = (
-        config.algo["modifiers"]["gsnr"].steps if "gsnr" in config.algo["modifiers"] else sampler.planned_steps(mean)
-    )
-    gradients = cohort * sampler.examples_seen(mean, steps)
-    evaluations = max(scalars.rounds // scalars.eval.every, 1)
-    scored = test * (clients if config.algo["scoring"] == "mean_acc" else 1)
-    if config.partition.local_test:
-        gradients += gradients * clients / cohort * evaluations / scalars.rounds
-    seconds = START + scalars.rounds * gradients * measured.seconds_a_gradient
-    seconds += evaluations * scored * measured.seconds_a_test
-    disk = 4 * measured.parameters + 8 * train + 2 * test + ROW * cohort * scalars.rounds
-    return Estimate(seconds, measured.memory, disk)
+def _estimate(work: dict[str, Any], measured: Round) -> Estimate:
+    seconds = START + work["gradients"] * measured.seconds_a_gradient + work["scored"] * measured.seconds_a_test
+    return Estimate(seconds, measured.memory, work["disk"] + BYTES_A_PARAMETER * measured.parameters)

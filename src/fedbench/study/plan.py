@@ -27,6 +27,7 @@ from fedbench.messages import CONFIGURATION_ERRORS, explain
 from fedbench.study.experiment import Cell, Experiment
 
 STAND_IN = "data.source=synthetic"
+KEPT = ("words", "seed", "folder", "problem", "work")  # of a job
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Job:
     seed: int
     folder: str = ""  # relative to the results folder
     problem: str = ""  # why it cannot be run
+    work: dict[str, Any] = field(default_factory=dict)  # how much there is to do, for the estimate
     config: bytes = field(
         default=b"", repr=False
     )  # the checked configuration, pickled; only while planning and running
@@ -66,9 +68,7 @@ class Plan:
             {
                 "labels": planned.cell.labels,
                 "overrides": planned.cell.overrides,
-                "runs": [
-                    {key: getattr(job, key) for key in ("seed", "words", "folder", "problem")} for job in planned.jobs
-                ],
+                "runs": [{key: getattr(job, key) for key in KEPT} for job in planned.jobs],
             }
             for planned in self.cells
         ]
@@ -86,7 +86,7 @@ def read_plan(results: Path, experiment: str, scale: str) -> tuple[Plan, str] | 
         content = json.loads(plan_file(results, experiment, scale).read_text())
         cells = []
         for kept in content["cells"]:
-            jobs = [Job(list(run["words"]), run["seed"], run["folder"], run["problem"]) for run in kept["runs"]]
+            jobs = [Job(**{key: run[key] for key in KEPT}) for run in kept["runs"]]
             seeds = tuple(job.seed for job in jobs)
             cells.append(PlannedCell(Cell(kept["labels"], tuple(kept["overrides"]), seeds), jobs))
         return Plan(experiment, scale, cells), content["stamp"]
@@ -131,7 +131,7 @@ def make_plans(
     for place, done in enumerate(_settle([jobs[0] for jobs in alike.values()], results, processes)):
         for job in list(alike.values())[place]:
             job.words = [job.words[0], *done.words[1:]]
-            job.folder, job.problem, job.config = done.folder, done.problem, done.config
+            job.folder, job.problem, job.work, job.config = done.folder, done.problem, done.work, done.config
         told(place + 1, len(alike))
     for plan in plans:
         plan.write(results, now)
@@ -166,11 +166,12 @@ def settle_job(task: tuple[list[str], int, str]) -> Job:
 
 def _settled(words: list[str], seed: int, results: str) -> Job:
     from fedbench.main import build_parts
+    from fedbench.study.calibrate import work_of
 
     config = compose_config([*words, f"results={results}"])
     packed = pickle.dumps(config)  # now: building binds the algorithm's pieces to a whole network
     folder = build_parts(config).folder.path
-    return Job(words, seed, os.path.relpath(folder, results), config=packed)
+    return Job(words, seed, os.path.relpath(folder, results), work=work_of(config), config=packed)
 
 
 def compose_config(words: Sequence[str]) -> Config:
