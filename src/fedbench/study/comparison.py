@@ -118,7 +118,8 @@ def _grid(study: Study, title: str, cell_of: Any, notes: Notes) -> Grid:
             line.append(found or GridCell(""))
         if any(one.measured for one in line):
             rows.append(GridRow([method], line))
-    return Grid(title, [METHOD], [list(head) or [title] for head in heads], rows)
+    names = axes or ["measure"]
+    return Grid(title, [METHOD], [list(head) or [title] for head in heads], rows, column_names=names, measure=title)
 
 
 def order_claim(values: Values, measure: Measure, published: list[Published]) -> Claim | None:

@@ -21,7 +21,7 @@ def datasets_grid(experiment: Experiment) -> Grid:
     for name in experiment.show["datasets"]:
         known = facts(name)
         rows.append(GridRow([name], [_cell(known.get(column), printed.get((name, column))) for column in COLUMNS]))
-    return Grid(experiment.title, ["dataset"], [[column] for column in COLUMNS], rows)
+    return Grid(experiment.title, ["dataset"], [[column] for column in COLUMNS], rows, column_names=["fact"])
 
 
 def facts(name: str) -> dict[str, Any]:

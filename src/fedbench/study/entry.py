@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fedbench.study.measures import Measure, as_measure, measures_of, readings
 from fedbench.study.model import Claim, Entry, Grid, Picture, RunLink, Setting
 from fedbench.study.notes import Notes
 from fedbench.study.runs import FAILED, REFUSED, Study, StudyCell, StudyRun
-from fedbench.study.table import Values, build_grid
+from fedbench.study.table import Values, build_grid, combinations
 from fedbench.study.verdict import check_claim
 
 TABLES = ("table", "datasets")
@@ -49,7 +50,7 @@ def build_entry(study: Study, results: Path) -> Entry:
         entry.grids = _grids(values, notes, published)
     if form not in TABLES:
         entry.pictures = _pictures(study, values, results)
-    entry.claims = _claims(values, published)
+    entry.claims = [_with_reservations(claim, entry) for claim in _claims(values, published)]
     entry.footnotes = notes.footnotes()
     return entry
 
@@ -68,7 +69,8 @@ def _grids(values: Values, notes: Notes, published: list[Any]) -> list[Grid]:
     show = study.experiment.show
     axes = list(study.experiment.axes)
     rows = show.get("rows") or ([METHOD] if METHOD in axes else axes[:1])
-    columns = show["columns"] if "columns" in show else [axis for axis in axes if axis not in rows]
+    columns = show.get("columns") or []
+    columns += [axis for axis in axes if axis not in rows + columns and len(combinations(study, [axis])) > 1]
     title = study.experiment.title if show["form"] == "table" else "The numbers of the figure"
     grids = [build_grid(values, {"rows": rows, "columns": columns}, notes, published, title)]
     accuracy = next((measure for measure in values.measures.values() if measure.is_accuracy), None)
@@ -93,6 +95,15 @@ def _claims(values: Values, published: list[Any]) -> list[Claim]:
         ordered = order_claim(values, measure, published) if METHOD in experiment.axes else None
         claims += [ordered] if ordered is not None else []
     return claims
+
+
+def _with_reservations(claim: Claim, entry: Entry) -> Claim:
+    """A verdict on a paper's claim says on what it rests, when that is not what the paper rests it on."""
+    reasons = [f"{entry.scale} scale" if entry.reduction else "", "stand-in data" if entry.stand_in else ""]
+    told = ", ".join(reason for reason in reasons if reason)
+    if not told or claim.verdict == "untested":
+        return claim
+    return replace(claim, detail=f"at {told}: {claim.detail}")
 
 
 def _pictures(study: Study, values: Values, results: Path) -> list[Picture]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import traceback
@@ -20,11 +21,14 @@ from fedbench.study.text import csv_rows, latex, markdown
 
 
 def render_all(plans: list[Plan], results: Path, console: Console, wandb: bool = False) -> list[Entry]:
-    """One experiment after another, in as many processes as there are cores, then the page of all."""
+    """One experiment after another, in as many processes as there are cores, then the page of all.
+
+    What is loaded by then is frozen: a test of significance collects garbage every time, in all of torch's objects.
+    """
     tasks = [(plan, results) for plan in plans]
     entries = []
     processes = min(len(os.sched_getaffinity(0)), len(tasks))
-    with console.status("rendering") as status, multiprocessing.get_context("fork").Pool(processes) as pool:
+    with console.status("rendering") as status, multiprocessing.get_context("fork").Pool(processes, gc.freeze) as pool:
         for number, entry in enumerate(pool.imap(render, tasks), start=1):
             entries.append(entry)
             status.update(f"rendering: {number} of {len(tasks)} experiments")
@@ -45,10 +49,10 @@ def render(task: tuple[Plan, Path]) -> Entry:
     except Exception:
         entry = _unrendered(plan, traceback.format_exc())
     stem = results / "tables" / plan.scale / plan.experiment
-    write_atomically(stem.with_suffix(".md"), markdown(entry))
+    write_atomically(stem.with_suffix(".md"), markdown(entry, stem.parent))
     if entry.grids:
         write_atomically(stem.with_suffix(".csv"), csv_rows(entry))
-        write_atomically(stem.with_suffix(".tex"), "\n\n".join(latex(grid) for grid in entry.grids))
+        write_atomically(stem.with_suffix(".tex"), "\n\n".join(latex(grid, entry.footnotes) for grid in entry.grids))
     return entry
 
 

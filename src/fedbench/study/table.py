@@ -91,7 +91,9 @@ def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
         if same is None or run.summary["data"]["fingerprint"] != same.summary["data"]["fingerprint"]:
             continue
         ours, theirs = run.predictions, same.predictions
-        if which in ours and which in theirs and (ours["labels"] == theirs["labels"]).all():
+        shapes = {(one[key].shape if key in one else None) for one in (ours, theirs) for key in ("labels", which)}
+        # Personal models have a row of predictions for each client: there are no two classifiers to compare.
+        if len(shapes) == 1 and (ours["labels"] == theirs["labels"]).all():
             pairs.append((ours["labels"], ours[which], theirs[which]))
     return mcnemar_pooled(pairs)
 
@@ -131,22 +133,26 @@ def as_censored(found: list[Reading]) -> Censored:
 
 def _seed_words(reading: Reading, decimals: int | None) -> str:
     if reading.value is None:
-        return {"diverged": "*", "missing": "-", "unreached": f"> {reading.limit:g}"}.get(reading.state, "-")
+        return {"diverged": "*", "unreached": f"> {plain(reading.limit or 0.0)}"}.get(reading.state, "-")
     return f"{reading.value:.{decimals}f}" if decimals is not None else plain(reading.value)
 
 
 def build_grid(values: Values, show: dict[str, Any], notes: Notes, published: list[Published], title: str) -> Grid:
-    """Rows and columns as the file asks for; with several measures, the measure is the innermost column."""
+    """Rows and columns as the file asks for; with several measures, the measure is the innermost column.
+
+    An axis that is neither has one label only.
+    """
     study, measures = values.study, list(values.measures.values())
     rows, columns = show["rows"], show.get("columns") or []
     row_keys = combinations(study, rows)
     column_keys = list(itertools.product(combinations(study, columns), measures))
     printed = {(frozenset(number.labels.items()), number.measure): number for number in published}
+    constant = {axis: label for axis in study.experiment.axes for (label,) in combinations(study, [axis])}
     lines = []
     for row in row_keys:
         cells = []
         for column, measure in column_keys:
-            cell = study.find(dict(zip([*rows, *columns], [*row, *column], strict=True)))
+            cell = study.find(constant | dict(zip([*rows, *columns], [*row, *column], strict=True)))
             cells.append(_grid_cell(values, cell, measure, printed, notes))
         if any(one.measured for one in cells):
             lines.append(GridRow(list(row), cells))
