@@ -217,6 +217,9 @@ def main() -> None:
     sys.argv[1:] = sweeps + [word for word in sys.argv[1:] if word not in sweeps]
     try:
         hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)()
+    except BadInput as error:  # of a sweep as a whole
+        complain(str(error))
+        statuses.append(BAD_INPUT)
     except (ValueError, *messages.CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
         complain(messages.explain(error, sys.argv[1:]))
         statuses.append(BAD_INPUT)

@@ -51,7 +51,8 @@ def _not_a_choice(arguments: list[str]) -> str:
 def _missing_choice(path: str) -> str:
     group, _, choice = path.partition("/")
     folder = config_folder() / group
-    choices = [str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.yaml")]
+    files = [file for file in folder.rglob("*.yaml") if file.stem[0] != "_"]  # those are parts of others
+    choices = [str(file.relative_to(folder).with_suffix("")) for file in files]
     if not choices:
         return f"{path}: there is no such file in the configuration"
     return f"{group}={choice}: {nearest(choice, choices)}"

@@ -29,6 +29,8 @@ class GridSweeper(BasicSweeper):
         experiment, scale = load(choices.experiment), choices.get("scale") or "paper"
         jobs: dict[tuple[str, ...], list[str]] = {}
         for own in super().split_arguments(overrides, None)[0]:
+            if "logger=wandb" in own and not any(word.startswith("logger.group=") for word in own):
+                own.append(f"logger.group={experiment.name}")  # W&B shows the sweep as one group
             for cell in experiment.cells(scale):
                 for seed in cell.seeds:
                     words = {_key(word): word for word in [*experiment.job(cell, seed, scale), *own]}

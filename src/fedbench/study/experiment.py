@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,7 @@ def experiments_folder() -> Path:
     return config_folder() / "experiment"
 
 
+@cache
 def names() -> list[str]:
     """All experiments, papers in order, tables before figures, by number."""
     files = experiments_folder().rglob("*.yaml")
@@ -161,6 +163,8 @@ def chosen(only: str | None) -> list[str]:
 
 
 def load(name: str) -> Experiment:
+    if name not in names():
+        raise BadInput(f"experiment={name}: {nearest(name, names())}")
     study = dict(_merged(name)["study"])
     study["published"] = study.get("published")
     for key in ("axes", "scales"):
