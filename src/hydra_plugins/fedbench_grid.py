@@ -48,6 +48,8 @@ class GridSweeper(BasicSweeper):
             choices = self.config.hydra.runtime.choices
             study = (load(choices.experiment), choices.get("scale") or "paper")
             make_plans([study], Path(self.config.results), 1, lambda done, wanted: None)
+            render = f"fedbench-tables {self.config.results} --only {choices.experiment} --scale {study[1]}"
+            print(f"{len(batch)} runs; afterwards `{render}` makes the table or figure of them", flush=True)
         else:
             super().validate_batch_is_legal(batch)
 
