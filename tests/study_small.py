@@ -89,6 +89,18 @@ study:
   show: {form: table, rows: [case], columns: [], measures: {Best: best_accuracy}}
   scales: {smoke: {seeds: [0], overrides: rounds=1 data.source=real}}
 """
+# A dataset that is not at hand beside one that is.
+AWAY = """# @package _global_
+# fedbench experiment=small/away
+# Small: one run on data that are at hand and one on data that are not. 2 runs.
+defaults: [/experiment/small/_settings]
+study:
+  number: Away
+  title: One dataset is not at hand
+  seeds: [0]
+  axes: {data: {digits: "", MNIST: data=mnist}}
+  show: {form: table, rows: [data], columns: [], measures: {Best: best_accuracy}}
+"""
 
 
 def write_configuration(folder: Path, **more: str) -> Path:
