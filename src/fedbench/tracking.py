@@ -75,12 +75,7 @@ class _WandbTracker:
             "dir": str(folder),
             "resume": "allow",
         }
-        try:
-            self.run = wandb.init(mode=mode, settings=_quiet(wandb), **arguments)
-        except (wandb.errors.CommError, wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
-            reason = str(error).splitlines()[0]
-            print(f"W&B cannot be reached ({reason}); logging offline", flush=True)
-            self.run = wandb.init(mode="offline", settings=_quiet(wandb), **arguments)
+        self.run = start(mode, **arguments)
 
     def log(self, row: dict[str, float]) -> None:
         self.run.log({key: value for key, value in row.items() if key != "round"}, step=int(row["round"]))
@@ -93,6 +88,18 @@ class _WandbTracker:
 
     def close(self) -> None:
         self.run.finish()
+
+
+def start(mode: str, **arguments: Any) -> Any:
+    """A W&B run; offline when there is no network, or the key is wrong."""
+    import wandb
+
+    try:
+        return wandb.init(mode=mode, settings=_quiet(wandb), **arguments)
+    except (wandb.errors.CommError, wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
+        reason = str(error).splitlines()[0]
+        print(f"W&B cannot be reached ({reason}); logging offline", flush=True)
+        return wandb.init(mode="offline", settings=_quiet(wandb), **arguments)
 
 
 def _quiet(wandb: Any) -> Any:

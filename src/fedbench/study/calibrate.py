@@ -72,17 +72,22 @@ def work_of(config: Config) -> dict[str, Any]:
 def estimate_all(jobs: Sequence[Job], results: Path, told: Callable[[int, int], None]) -> dict[str, Estimate]:
     """For the folder of every job. Measured rounds are kept in <results>/studies/calibration.json."""
     file = results / "studies" / "calibration.json"
-    try:
-        kept: dict[str, dict[str, float]] = json.loads(file.read_text())
-    except (OSError, ValueError):
-        kept = {}
-    new = {job.work["kind"]: job for job in reversed(jobs) if job.work["kind"] not in kept}
+    known = _kept(file)
+    new = {job.work["kind"]: job for job in reversed(jobs) if job.work["kind"] not in known}
     for place, (kind, job) in enumerate(new.items()):
-        kept[kind] = asdict(_measure_apart(unpack(job, results)))
+        known[kind] = _measure_apart(unpack(job, results))
         told(place + 1, len(new))
     if new:
-        write_atomically(file, json.dumps(kept, indent=1) + "\n")
-    return {job.folder: _estimate(job.work, Round(**kept[job.work["kind"]])) for job in jobs}
+        succeeded = {kind: asdict(measured) for kind, measured in known.items() if measured.parameters}
+        write_atomically(file, json.dumps(succeeded, indent=1) + "\n")
+    return {job.folder: _estimate(job.work, known[job.work["kind"]]) for job in jobs}
+
+
+def _kept(file: Path) -> dict[str, Round]:
+    try:
+        return {kind: Round(**measured) for kind, measured in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):  # damaged: measured again
+        return {}
 
 
 def unpack(job: Job, results: Path) -> Config:

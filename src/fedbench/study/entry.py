@@ -69,7 +69,7 @@ def _grids(values: Values, notes: Notes, published: list[Any]) -> list[Grid]:
     show = study.experiment.show
     axes = list(study.experiment.axes)
     rows = show.get("rows") or ([METHOD] if METHOD in axes else axes[:1])
-    columns = show.get("columns") or []
+    columns = list(show.get("columns") or [])
     columns += [axis for axis in axes if axis not in rows + columns and len(combinations(study, [axis])) > 1]
     title = study.experiment.title if show["form"] == "table" else "The numbers of the figure"
     grids = [build_grid(values, {"rows": rows, "columns": columns}, notes, published, title)]
@@ -92,7 +92,8 @@ def _claims(values: Values, published: list[Any]) -> list[Claim]:
         else:
             claims.append(Claim(claim["text"], "untested", "not checked by program"))
     for measure in values.measures.values():
-        ordered = order_claim(values, measure, published) if METHOD in experiment.axes else None
+        ranked = METHOD in experiment.axes and measure.name != "mcnemar"  # p-values put nothing in order
+        ordered = order_claim(values, measure, published) if ranked else None
         claims += [ordered] if ordered is not None else []
     return claims
 

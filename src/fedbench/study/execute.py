@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
 import os
 import pickle
 import signal
@@ -14,6 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+import torch.multiprocessing as multiprocessing
 
 from fedbench.config import Config
 from fedbench.errors import BadInput
@@ -23,6 +27,7 @@ from fedbench.study.plan import Job, compose_config
 
 FAILURE = "failure.txt"  # in a run's folder: why its last attempt ended
 FORK = multiprocessing.get_context("fork")  # inherits torch and the composed configurations
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass
@@ -51,18 +56,16 @@ class Executor:
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         waiting = list(reversed(jobs))
-        previous = signal.signal(signal.SIGTERM, lambda number, frame: self.stop(signal.SIGTERM))
+        previous = {number: signal.signal(number, lambda *_: self.stop()) for number in STOPPING}
         try:
             while waiting or any(worker.job for worker in self.workers):
-                try:
-                    self._hand_out(waiting)
-                    yield from self._collect()
-                except KeyboardInterrupt:  # the workers have got the signal, too, and write their checkpoints
-                    self.stop(None)
+                self._hand_out(waiting)
+                yield from self._collect()
                 if self.stopping:
                     waiting.clear()
         finally:
-            signal.signal(signal.SIGTERM, previous)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
             for worker in self.workers:
                 worker.pipe.close()
                 if worker.job:
@@ -70,15 +73,11 @@ class Executor:
                 worker.process.join()
             self.workers.clear()
 
-    def stop(self, number: int | None) -> None:
+    def stop(self) -> None:
         """No new runs; those under way stop after their round. Asked again: at once."""
-        if self.stopping:
-            for worker in self.workers:
-                worker.process.kill()
-        self.stopping = True
         for worker in self.workers:
-            if number is not None and worker.process.is_alive():
-                os.kill(worker.process.pid, number)
+            worker.process.kill() if self.stopping else worker.process.terminate()
+        self.stopping = True
 
     def _hand_out(self, waiting: list[Job]) -> None:
         while waiting and not self.stopping:
@@ -87,16 +86,19 @@ class Executor:
                 return
             worker = idle or self._start()
             worker.job, worker.started = waiting.pop(), time.monotonic()
-            worker.pipe.send(worker.job)
+            with contextlib.suppress(ConnectionError):  # it died while idle, which is noticed when we listen to it
+                worker.pipe.send(worker.job)
 
     def _start(self) -> _Worker:
         ours, theirs = FORK.Pipe()
         others = [worker.pipe for worker in self.workers]
         arguments = (theirs, [ours, *others], self.results, self.ranks, self.wandb)
         process = FORK.Process(target=_work, args=arguments)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # until the worker has handlers of its own
         process.start()
-        theirs.close()
         self.workers.append(_Worker(process, ours))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        theirs.close()
         return self.workers[-1]
 
     def _collect(self) -> Iterator[Outcome]:
@@ -108,6 +110,7 @@ class Executor:
                 status, problem = pipe.recv()
             except (EOFError, ConnectionError):  # the process died: of a signal, mostly for want of memory
                 worker.process.join()
+                worker.pipe.close()
                 self.workers.remove(worker)
                 status, problem = self._death(worker.process.exitcode)
             worker.job = None
@@ -130,27 +133,56 @@ def _work(pipe: Connection, others: list[Connection], results: Path, ranks: int,
     """A worker: runs what comes through the pipe until it is closed."""
     for other in others:
         other.close()  # else this end would keep a dead parent's pipes open
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # between runs the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    multiprocessing.current_process().daemon = False  # a run may start ranks of its own
-    with tempfile.TemporaryFile("w+") as log:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(log.fileno(), stream.fileno() if hasattr(stream, "fileno") else 1)
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-        while True:
-            try:
+    os.setpgid(0, 0)  # Ctrl-C in a terminal goes to the parent alone, which passes it on
+    request = _Request()
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        for descriptor in {1, 2, _descriptor(sys.stdout), _descriptor(sys.stderr)} - {None}:
+            os.dup2(log.fileno(), descriptor)
+        with contextlib.suppress(EOFError, ConnectionError):  # the parent has closed its end, or is no more
+            while True:
                 job: Job = pipe.recv()
-            except EOFError:
-                return
-            log.seek(0)
-            log.truncate()
-            status, problem = _attempt(lambda job=job: _configuration(job, results, ranks, wandb))
-            if status == "failed":
                 log.seek(0)
-                problem = f"fedbench {' '.join(job.words)}\n\n{problem}\nIts output:\n{log.read()}"
-            pipe.send((status, problem))
+                log.truncate()
+                status, problem = _attempt(lambda job=job: _configuration(job, results, ranks, wandb), request)
+                sys.stdout.flush()
+                sys.stderr.flush()
+                if status == "failed":
+                    log.seek(0)
+                    problem = f"fedbench {' '.join(job.words)}\n\n{problem}\nIts output:\n{log.read()}"
+                pipe.send((status, problem))
+
+
+class _Request:
+    """To stop a worker: remembered between runs, obeyed at once while one is prepared, after the round in training."""
+
+    def __init__(self) -> None:
+        self.working = self.made = False
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._handle)
+        multiprocessing._prctl_pr_set_pdeathsig(signal.SIGTERM)  # should the parent die, the kernel asks
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.made = True
+        self.obey()
+
+    def obey(self) -> None:
+        if self.made and self.working:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> None:
+        self.working = True
+        self.obey()
+
+    def __exit__(self, *exception: object) -> None:
+        self.working = False
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (AttributeError, OSError):  # none at all, or one in memory
+        return None
 
 
 def _configuration(job: Job, results: Path, ranks: int, wandb: bool) -> Config:
@@ -163,11 +195,12 @@ def _configuration(job: Job, results: Path, ranks: int, wandb: bool) -> Config:
     return replace(config, scalars=replace(scalars, runtime=replace(scalars.runtime, workers=ranks)))
 
 
-def _attempt(configuration: Callable[[], Config]) -> tuple[str, str]:
+def _attempt(configuration: Callable[[], Config], request: _Request) -> tuple[str, str]:
     from fedbench.main import run
 
     try:
-        run(configuration())
+        with request:
+            run(configuration())
         return "finished", ""
     except (Interrupted, KeyboardInterrupt):
         return "interrupted", ""

@@ -114,7 +114,8 @@ class Experiment:
 
     def settings(self) -> str:
         """What the file asks of its runs, without the study: experiments that agree in it share their runs."""
-        return json.dumps({key: value for key, value in _merged(self.name).items() if key != "study"}, sort_keys=True)
+        own = {key: value for key, value in _merged(self.name).items() if key != "study"}
+        return json.dumps([own, _chosen_groups(self.name)], sort_keys=True)
 
     def job(self, cell: Cell, seed: int, scale: str) -> list[str]:
         """The words of a run on the command line."""
@@ -177,13 +178,27 @@ def load(name: str) -> Experiment:
 
 def _merged(name: str) -> dict[str, Any]:
     """The file over those that its defaults list names, as Hydra merges them."""
-    content = yaml.safe_load((experiments_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
-    merged: dict[str, Any] = {}
+    content, merged = _content(name), {}
     for entry in content.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
             # Whether Hydra takes a bare name for one of this folder depends on who asks: names are absolute here.
             merged = _over(merged, _merged(entry.removeprefix("/experiment/")))
     return _over(merged, content)
+
+
+def _chosen_groups(name: str) -> list[dict[str, Any]]:
+    """What the defaults lists of the file and of those below it choose: `override /data: emnist`."""
+    groups: list[dict[str, Any]] = []
+    for entry in _content(name).get("defaults", []):
+        if isinstance(entry, dict):
+            groups.append(entry)
+        elif entry != "_self_":
+            groups += _chosen_groups(entry.removeprefix("/experiment/"))
+    return groups
+
+
+def _content(name: str) -> dict[str, Any]:
+    return yaml.safe_load((experiments_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def _over(below: Any, above: Any) -> Any:

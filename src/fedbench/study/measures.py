@@ -93,7 +93,10 @@ def _accuracy(key: str) -> Callable[..., Reading]:
 
 
 def _mean_accuracy_last(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
-    return Reading(PERCENT * float(run.metrics.test_accuracy.tail(int(parameters["rounds"])).mean()))
+    """Over the evaluations in so many rounds at the end; the last one counts in any case."""
+    rounds = run.metrics["round"]
+    last = run.metrics.test_accuracy[rounds > rounds.iloc[-1] - int(parameters["rounds"])]
+    return Reading(PERCENT * float(last.mean()))
 
 
 def _area(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
@@ -105,12 +108,14 @@ def _area(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, An
 
 
 def _metric(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+    """A column at the last evaluated round, or at that of the best accuracy."""
     if parameters["column"] not in run.metrics:
         return Reading(None, "missing")
-    column = run.metrics[parameters["column"]]
+    best = parameters.get("at", "final") == "best"
+    number = run.summary["best_round"] if best else run.metrics["round"].iloc[-1]
+    value = float(run.metrics.set_index("round")[parameters["column"]][number])
     factor = PERCENT if parameters.get("percent") else 1.0
-    value = column.max() if parameters.get("at", "final") == "best" else column.iloc[-1]
-    return Reading(factor * float(value))
+    return Reading(factor * value) if np.isfinite(value) else Reading(None, "missing")
 
 
 def _cost_to(kind: str) -> Callable[..., Reading]:
@@ -130,11 +135,11 @@ def target_of(study: Study, cell: StudyCell, run: StudyRun, target: Any) -> floa
     if not isinstance(target, dict):
         return float(target)
     if "best_of" in target:
-        other = _sibling(study, cell, target["best_of"])
+        other = sibling(study, cell, target["best_of"])
         same = [own for own in (other.finished if other else []) if own.seed == run.seed]
         return float(same[0].summary["best_accuracy"]) if same else None
     (axis, numbers), *_ = target.items()
-    return float(numbers[cell.labels[axis]])
+    return next((float(number) for label, number in numbers.items() if str(label) == cell.labels[axis]), None)
 
 
 def _seconds(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
@@ -152,7 +157,7 @@ def _gradient_norm(study: Study, cell: StudyCell, run: StudyRun, parameters: dic
 
 def _distance_to(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
     """The Euclidean distance between the final models, with the same seed, hence from the same initial weights."""
-    other = _sibling(study, cell, parameters["cell"])
+    other = sibling(study, cell, parameters["cell"])
     same = [own for own in (other.finished if other else []) if own.seed == run.seed]
     if not same:
         return Reading(None, "missing")
@@ -161,7 +166,7 @@ def _distance_to(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[
     return Reading(float(np.sqrt(sum(squares))))
 
 
-def _sibling(study: Study, cell: StudyCell, changed: dict[str, str]) -> StudyCell | None:
+def sibling(study: Study, cell: StudyCell, changed: dict[str, str]) -> StudyCell | None:
     return study.find({**cell.labels, **{axis: str(label) for axis, label in changed.items()}})
 
 

@@ -5,13 +5,16 @@ The plan of a study is kept in <results>/studies/<experiment>.<scale>.json: tabl
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import multiprocessing
 import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +42,7 @@ class Job:
     folder: str = ""  # relative to the results folder
     problem: str = ""  # why it cannot be run
     work: dict[str, Any] = field(default_factory=dict)  # how much there is to do, for the estimate
-    config: bytes = field(
-        default=b"", repr=False
-    )  # the checked configuration, pickled; only while planning and running
+    config: bytes = field(default=b"", repr=False)  # the checked configuration, pickled; while planning and running
 
 
 @dataclass
@@ -81,22 +82,26 @@ def plan_file(results: Path, experiment: str, scale: str) -> Path:
 
 
 def read_plan(results: Path, experiment: str, scale: str) -> tuple[Plan, str] | None:
-    """A plan that was kept, and the stamp under which it was made; None when there is none."""
+    """A plan that was kept, and the stamp under which it was made; None when there is none that can be read."""
     try:
         content = json.loads(plan_file(results, experiment, scale).read_text())
+        if (content["experiment"], content["scale"]) != (experiment, scale):
+            return None  # somebody's copy of another one
         cells = []
         for kept in content["cells"]:
             jobs = [Job(**{key: run[key] for key in KEPT}) for run in kept["runs"]]
             seeds = tuple(job.seed for job in jobs)
-            cells.append(PlannedCell(Cell(kept["labels"], tuple(kept["overrides"]), seeds), jobs))
+            cells.append(PlannedCell(Cell(dict(kept["labels"]), tuple(kept["overrides"]), seeds), jobs))
         return Plan(experiment, scale, cells), content["stamp"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def stamp() -> str:
-    """Changes with the configuration files, the program and the datasets at hand, hence with any run's id."""
-    digest = hashlib.blake2b(digest_size=8)
+    """Changes with the configuration files, the program, the device and the datasets at hand: with any run's id."""
+    from fedbench.main import pick_device
+
+    digest = hashlib.blake2b(pick_device("auto").encode(), digest_size=8)
     for folder, suffixes in ((config_folder(), (".yaml", ".csv")), (Path(__file__).parents[1], (".py",))):
         for file in sorted(folder.rglob("*")):
             if file.suffix in suffixes:
@@ -144,8 +149,22 @@ def _settle(jobs: list[Job], results: Path, processes: int) -> Iterator[Job]:
     if processes == 1 or len(tasks) < 4:
         yield from map(settle_job, tasks)
         return
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
+    with pool_of(processes) as pool:
         yield from pool.imap(settle_job, tasks, chunksize=4)
+
+
+def pool_of(processes: int) -> Pool:
+    """Forked workers that leave Ctrl-C and SIGTERM to the parent, which ends them.
+
+    What is loaded by then is frozen: a test of significance collects garbage every time, in all of torch's objects.
+    """
+    return multiprocessing.get_context("fork").Pool(processes, _enter_pool)
+
+
+def _enter_pool() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()
 
 
 def settle_job(task: tuple[list[str], int, str]) -> Job:
@@ -160,8 +179,10 @@ def settle_job(task: tuple[list[str], int, str]) -> Job:
             return _settled([*words, STAND_IN], seed, results)
     except BadInput as error:
         return Job(words, seed, problem=str(error))
-    except CONFIGURATION_ERRORS as error:
+    except (ValueError, *CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
         return Job(words, seed, problem=explain(error, words))
+    except Exception as error:  # a fault of the program stays with its cell, too
+        return Job(words, seed, problem=f"{type(error).__name__}: {error}")
 
 
 def _settled(words: list[str], seed: int, results: str) -> Job:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
 import os
 import traceback
 from pathlib import Path
@@ -16,19 +14,16 @@ from fedbench.study.experiment import load
 from fedbench.study.ledger import study_of
 from fedbench.study.model import Entry
 from fedbench.study.page import write_page
-from fedbench.study.plan import Plan
+from fedbench.study.plan import Plan, pool_of
 from fedbench.study.text import csv_rows, latex, markdown
 
 
 def render_all(plans: list[Plan], results: Path, console: Console, wandb: bool = False) -> list[Entry]:
-    """One experiment after another, in as many processes as there are cores, then the page of all.
-
-    What is loaded by then is frozen: a test of significance collects garbage every time, in all of torch's objects.
-    """
+    """One experiment after another, in as many processes as there are cores, then the page of all."""
     tasks = [(plan, results) for plan in plans]
     entries = []
     processes = min(len(os.sched_getaffinity(0)), len(tasks))
-    with console.status("rendering") as status, multiprocessing.get_context("fork").Pool(processes, gc.freeze) as pool:
+    with console.status("rendering") as status, pool_of(processes) as pool:
         for number, entry in enumerate(pool.imap(render, tasks), start=1):
             entries.append(entry)
             status.update(f"rendering: {number} of {len(tasks)} experiments")
@@ -53,6 +48,9 @@ def render(task: tuple[Plan, Path]) -> Entry:
     if entry.grids:
         write_atomically(stem.with_suffix(".csv"), csv_rows(entry))
         write_atomically(stem.with_suffix(".tex"), "\n\n".join(latex(grid, entry.footnotes) for grid in entry.grids))
+    else:  # no numbers of an earlier rendering are left beside a page that has none
+        stem.with_suffix(".csv").unlink(missing_ok=True)
+        stem.with_suffix(".tex").unlink(missing_ok=True)
     return entry
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -82,6 +83,7 @@ def run_missing(
 
 def main() -> None:
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 140)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # while planning and rendering, like Ctrl-C
     try:
         sys.exit(reproduce(parse(sys.argv[1:]), console))
     except BadInput as error:

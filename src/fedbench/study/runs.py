@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -55,7 +56,10 @@ class StudyRun:
 
     def table(self, name: str) -> pd.DataFrame:
         """metrics.csv (a row for each evaluated round), clients.csv, conformal.csv ..."""
-        return pd.read_csv(self.folder / name)
+        text = (self.folder / name).read_text()
+        if not text.endswith("\n"):  # pandas would read half a number as a number
+            raise ValueError(f"{self.folder / name} is cut off")
+        return pd.read_csv(io.StringIO(text))
 
     @cached_property
     def metrics(self) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedbench.study.experiment import Published
-from fedbench.study.measures import Measure, Reading, readings
+from fedbench.study.measures import Measure, Reading, readings, sibling
 from fedbench.study.model import Grid, GridCell, GridRow
 from fedbench.study.notes import Notes
 from fedbench.study.runs import Study, StudyCell
@@ -65,7 +65,7 @@ class Values:
         axis, baseline = next(iter(measure.parameters["baseline"].items()))
         if isinstance(baseline, dict):  # every method has its own
             baseline = baseline.get(cell.labels[axis], cell.labels[axis])
-        other = self.study.find({**cell.labels, axis: str(baseline)})
+        other = sibling(self.study, cell, {axis: baseline})
         of = self.measures[measure.parameters["of"]]
         if other is None:
             return Value("-")
@@ -73,7 +73,7 @@ class Values:
         return Value(ratio.text, ratio.value, ratio.sign, ratio.failed, detail=f"against {baseline}")
 
     def _mcnemar(self, cell: StudyCell, measure: Measure) -> Value:
-        other = self.study.find({**cell.labels, **measure.parameters["against"]})
+        other = sibling(self.study, cell, measure.parameters["against"])
         which = measure.parameters.get("predictions", "best")
         tested = mcnemar_between(cell, other, which) if other is not None and other is not cell else None
         if tested is None:
@@ -156,10 +156,11 @@ def build_grid(values: Values, show: dict[str, Any], notes: Notes, published: li
             cells.append(_grid_cell(values, cell, measure, printed, notes))
         if any(one.measured for one in cells):
             lines.append(GridRow(list(row), cells))
-    heads = [
-        [*column, *([measure.label] if len(measures) > 1 or not column else [])] for column, measure in column_keys
-    ]
-    return Grid(title, rows, heads, lines)
+    if len(measures) > 1 or not columns:
+        heads = [[*column, measure.label] for column, measure in column_keys]
+        return Grid(title, rows, heads, lines, column_names=[*columns, "measure"])
+    heads = [list(column) for column, _ in column_keys]
+    return Grid(title, rows, heads, lines, column_names=columns, measure=measures[0].label)
 
 
 def combinations(study: Study, axes: list[str]) -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedbench.study.model import Entry
 from fedbench.study.text import csv_rows
-from fedbench.tracking import has_credentials
+from fedbench.tracking import has_credentials, start
 
 PROJECT = "fedbench"
 
@@ -18,9 +18,9 @@ def publish(entry: Entry, results: Path) -> None:
     """Online with credentials, offline below <results>/wandb without, as runs are."""
     import wandb  # takes a second, so only when it is used
 
-    mode = os.environ.get("WANDB_MODE") or ("online" if has_credentials() else "offline")
     results.mkdir(parents=True, exist_ok=True)
-    run = wandb.init(
+    run = start(
+        os.environ.get("WANDB_MODE") or ("online" if has_credentials() else "offline"),
         project=PROJECT,
         group=entry.name,
         job_type="table",
@@ -28,9 +28,7 @@ def publish(entry: Entry, results: Path) -> None:
         id=f"{entry.name.replace('/', '-')}-{entry.scale}",
         resume="allow",
         dir=str(results),
-        mode=mode,
         config={"experiment": entry.name, "scale": entry.scale, "command": entry.command},
-        settings=wandb.Settings(console="off", silent=True, init_timeout=30),
     )
     if entry.grids:
         header, *rows = csv.reader(io.StringIO(csv_rows(entry)))
