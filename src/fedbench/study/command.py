@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedbench.errors import BadInput
 from fedbench.study.experiment import SCALES, chosen
+from fedbench.study.ledger import status_of
 from fedbench.study.plan import Plan, read_plan
 from fedbench.study.render import render_all
 
@@ -24,16 +25,15 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def kept_plans(results: Path, only: str | None, scale: str | None) -> list[Plan]:
-    """For every experiment the plan of the scale that is asked for, else of the largest there is."""
+    """For every experiment the plan of the scale that is asked for, else of the largest of which anything was run."""
     if not results.is_dir():
         raise BadInput(f"results={results}: there is no such folder")
     plans = []
     for name in chosen(only):
-        for candidate in [scale] if scale else reversed(SCALES):
-            kept = read_plan(results, name, candidate)
-            if kept is not None:
-                plans.append(kept[0])
-                break
+        scales = [scale] if scale else list(reversed(SCALES))
+        kept = [found[0] for candidate in scales if (found := read_plan(results, name, candidate)) is not None]
+        begun = [plan for plan in kept if any(status_of(job, results).done for job in plan.jobs)]
+        plans += (begun or kept)[:1]
     if not plans:
         what = f" of {only}" if only else ""
         raise BadInput(f"results={results}: no plan{what} there; `fedbench experiment=...` makes one")
@@ -56,3 +56,4 @@ def main() -> None:
         if entry.problems:
             console.print(f"  {entry.problems[0].splitlines()[-1]}", markup=False, highlight=False)
     console.print(f"report: {arguments.results / 'report' / 'index.html'}", markup=False, highlight=False)
+    sys.exit(1 if any(entry.unrendered for entry in entries) else 0)

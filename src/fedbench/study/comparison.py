@@ -11,12 +11,13 @@ from fedbench.study.model import Claim, Grid, GridCell, GridRow
 from fedbench.study.notes import Notes
 from fedbench.study.runs import Study, StudyCell
 from fedbench.study.significance import holm, order_agreement, paired
-from fedbench.study.statistics import accuracy_at, equal_budget, plain
+from fedbench.study.statistics import NOISE, accuracy_at, equal_budget, plain
 from fedbench.study.table import Values, combinations, mcnemar_between, plain_value
 
 METHOD = "method"
 COSTS = {"bytes": "megabytes sent and received", "gradients": "gradients of single examples"}
 REVERSED_TOLD = 3
+PARTLY = 0.5  # Kendall's tau from which an order is partly the published one
 
 
 def columns_of(study: Study) -> dict[tuple[tuple[str, str], ...], list[StudyCell]]:
@@ -28,8 +29,9 @@ def columns_of(study: Study) -> dict[tuple[tuple[str, str], ...], list[StudyCell
     return columns
 
 
-def equal_cost(study: Study, kind: str, notes: Notes) -> Grid | None:
-    """The best accuracy for what the cheapest method of a column has spent in all, per seed and column."""
+def equal_cost(study: Study, measure: Measure | None, kind: str, notes: Notes) -> Grid | None:
+    """The best accuracy for what the cheapest run of a column has spent in all."""
+    accuracy = measure.parameters["column"] if measure is not None and measure.name == "metric" else "test_accuracy"
     columns = columns_of(study)
     budgets, cells = {}, {}
     for others, column in columns.items():
@@ -37,25 +39,27 @@ def equal_cost(study: Study, kind: str, notes: Notes) -> Grid | None:
         spent = [list(cost_series(run, kind)) for cell in methods for run in cell.finished]
         budgets[others] = equal_budget(spent)
         for cell in methods:
-            cells[cell.cell.key] = _at_budget(cell, kind, budgets[others])
+            cells[cell.cell.key] = _at_budget(cell, accuracy, kind, budgets[others])
     if not any(budgets.values()):
         return None
     told = "; ".join(f"{_title(others)}{plain(budget)}" for others, budget in budgets.items() if budget)
     grid = _grid(study, f"At equal {kind}", lambda cell: cells.get(cell.cell.key), notes)
-    grid.caption = f"Best accuracy (%) for at most as many {COSTS[kind]} as the cheapest method spent: {told}."
+    grid.caption = f"Best {accuracy} (%) for at most as many {COSTS[kind]} as the cheapest method spent: {told}."
     return grid
 
 
-def _at_budget(cell: StudyCell, kind: str, budget: float | None) -> GridCell:
+def _at_budget(cell: StudyCell, accuracy: str, kind: str, budget: float | None) -> GridCell:
     found = []
     for run in cell.runs:
         if not run.finished:
             found.append(Reading(None, "diverged" if run.done else "missing"))
             continue
-        best = accuracy_at(list(cost_series(run, kind)), list(run.metrics.test_accuracy), budget or 0.0)
-        found.append(Reading(None if best is None else 100 * best, "missing" if best is None else "ok"))
+        best = accuracy_at(list(cost_series(run, kind)), list(run.metrics.get(accuracy, [])), budget or 0.0)
+        found.append(Reading(None if best is None else 100 * best, "unreached" if best is None else "ok", budget))
     value = plain_value(found, 2)
-    return GridCell(value.text, value=value.number, detail=value.detail)
+    too_dear = value.number is None and any(reading.state == "unreached" for reading in found)
+    detail = "its first evaluation had cost more than that" if too_dear else value.detail
+    return GridCell("over budget" if too_dear else value.text, value=value.number, detail=detail)
 
 
 def significance(values: Values, measure: Measure, notes: Notes) -> Grid | None:
@@ -123,23 +127,31 @@ def _grid(study: Study, title: str, cell_of: Any, notes: Notes) -> Grid:
 
 
 def order_claim(values: Values, measure: Measure, published: list[Published]) -> Claim | None:
-    """Whether the methods stand in the published order, column by column (Kendall's tau-b)."""
+    """Whether the methods stand in the published order, column by column (Kendall's tau-b).
+
+    A tie where the paper has none is no agreement, and what diverged or was never reached comes last. A paper has one
+    number for its method; of several readings of it the first one stands for it.
+    """
+    experiment = values.study.experiment
     numbers = {frozenset(one.labels.items()): one.value for one in published if one.measure == measure.label}
-    taus, whole, reversed_pairs = [], 0, []
+    taus, reversed_pairs = [], []
     for others, column in columns_of(values.study).items():
-        measured = {cell.labels[METHOD]: values.of(cell, measure).number for cell in column}
-        printed = {cell.labels[METHOD]: numbers.get(frozenset(cell.labels.items())) for cell in column}
+        ranked = [cell for cell in column if cell.labels[METHOD] not in experiment.proposed[1:]]
+        ranked = [cell for cell in ranked if not experiment.replaced(cell.labels, values.study.scale)]
+        measured = {
+            cell.labels[METHOD]: values.of(cell, measure).for_claim(measure.higher_is_better) for cell in ranked
+        }
+        printed = {cell.labels[METHOD]: numbers.get(frozenset(cell.labels.items())) for cell in ranked}
         agreement = order_agreement(measured, printed)
-        if agreement is None or agreement.tau is None:
-            continue
-        taus.append(agreement.tau)
-        whole += not agreement.reversed
-        reversed_pairs += [f"{_title(others)}{above} before {below}" for above, below in agreement.reversed]
+        if agreement is not None:
+            taus.append(agreement.tau or 0.0)  # no differences at all: no order
+            reversed_pairs += [f"{_title(others)}{above} before {below}" for above, below in agreement.reversed]
     text = f"The methods' order in {measure.label} is the published one"
     if not taus:
-        return Claim(text, "untested", "fewer than two methods, or no differences, to compare") if numbers else None
-    verdict = "holds" if whole == len(taus) else "partly" if whole or mean(taus) > 0 else "fails"
-    detail = f"Kendall's tau {mean(taus):.2f} on average, {whole} of {len(taus)} columns in full agreement"
+        return Claim(text, "untested", "fewer than two methods to compare") if numbers else None
+    whole, average = sum(tau > 1 - NOISE for tau in taus), mean(taus)
+    verdict = "holds" if whole == len(taus) else "partly" if whole or average >= PARTLY else "fails"
+    detail = f"Kendall's tau {average:.2f} on average, {whole} of {len(taus)} columns in full agreement"
     if reversed_pairs:
         more = f" and {len(reversed_pairs) - REVERSED_TOLD} more" if len(reversed_pairs) > REVERSED_TOLD else ""
         detail += f"; published but not measured: {'; '.join(reversed_pairs[:REVERSED_TOLD])}{more}"

@@ -18,6 +18,7 @@ from fedbench.study.table import Values, build_grid, combinations
 from fedbench.study.verdict import check_claim
 
 TABLES = ("table", "datasets")
+MEASURED = ("table", "points", "bars")  # forms that show measures
 
 
 def build_entry(study: Study, results: Path) -> Entry:
@@ -56,9 +57,21 @@ def build_entry(study: Study, results: Path) -> Entry:
 
 
 def _all_measures(study: Study) -> list[Measure]:
-    """Of the form and of its parts. A figure of curves is judged by its final accuracies."""
+    """Of the form and of its parts. A figure that shows none is judged by those that its claims name.
+
+    Such a figure may have inherited measures from a table with the same runs, which are not its own.
+    """
     show = study.experiment.show
     found = [measure for part in [show, *show.get("parts", [])] for measure in measures_of(part)]
+    shown = {
+        measure.label
+        for part in [show, *show.get("parts", [])]
+        if part.get("form") in MEASURED
+        for measure in measures_of(part)
+    }
+    shown |= {claim.get("measure") for claim in study.experiment.claims}
+    shown |= {number.measure for number in study.experiment.published_numbers()}
+    found = [measure for measure in found if measure.label in shown]
     if not found and study.cells:
         found = [as_measure("Final accuracy", "final_accuracy")]
     return list({measure.label: measure for measure in found}.values())
@@ -71,12 +84,14 @@ def _grids(values: Values, notes: Notes, published: list[Any]) -> list[Grid]:
     rows = show.get("rows") or ([METHOD] if METHOD in axes else axes[:1])
     columns = list(show.get("columns") or [])
     columns += [axis for axis in axes if axis not in rows + columns and len(combinations(study, [axis])) > 1]
-    title = study.experiment.title if show["form"] == "table" else "The numbers of the figure"
+    title = study.experiment.title if show["form"] == "table" else "Numbers of the runs in the figure"
     grids = [build_grid(values, {"rows": rows, "columns": columns}, notes, published, title)]
     accuracy = next((measure for measure in values.measures.values() if measure.is_accuracy), None)
     if show["form"] == "table" and METHOD in axes:
-        grids += [grid for kind in COSTS if (grid := equal_cost(study, kind, notes)) is not None]
-        tested = significance(values, accuracy, notes) if accuracy else None
+        grids += [grid for kind in COSTS if (grid := equal_cost(study, accuracy, kind, notes)) is not None]
+        own_tests = accuracy is not None and accuracy.name == "metric"  # McNemar is about the common test images
+        compared = accuracy or as_measure("Accuracy", "best_accuracy")
+        tested = None if own_tests else significance(values, compared, notes)
         grids += [tested] if tested is not None else []
     return grids
 
@@ -125,12 +140,19 @@ def _stand_ins(runs: list[StudyRun]) -> str:
 
 
 def _settings(study: Study) -> list[Setting]:
-    settings = []
+    """Where the values come from; where the scale changed one, the paper's value stands beside that of the runs."""
+    settings, base = [], study.experiment.base_settings()
+    changed = study.experiment.changed_by_scale(study.scale)
     for key, origin in study.experiment.provenance.items():
         cells = study.select(origin.get("only") or {})
         found = [_look_up(run.config, key) for cell in cells for run in cell.runs[:1] if run.done]
-        distinct = list(dict.fromkeys(text for text in found if text is not None))
-        settings.append(Setting(key, ", ".join(distinct), origin["from"], origin.get("why", "")))
+        used = ", ".join(dict.fromkeys(text for text in found if text is not None))
+        if not used:
+            continue  # of methods or datasets that this experiment has not
+        full = _look_up(base, key)
+        if key in changed:
+            used = f"{full or 'as published'} ({study.scale} scale: {used})"
+        settings.append(Setting(key, used, origin["from"], origin.get("why", "")))
     return settings
 
 
@@ -140,7 +162,9 @@ def _look_up(tree: dict[str, Any], key: str) -> str | None:
         if not isinstance(node, dict) or part not in node:
             return None
         node = node[part]
-    return str(node)
+    if isinstance(node, dict):  # a whole group: its name is enough
+        node = node.get("name") or node.get("type")
+    return "none" if node is None else str(node)
 
 
 def _link(cell: StudyCell, run: StudyRun, results: Path) -> RunLink:

@@ -21,6 +21,7 @@ SCALES = ("smoke", "laptop", "paper")
 PAPERS = ("fedpgvc", "fedpmvr", "ecgr", "fedncv", "fedgsnr")  # the order of a report
 FLAGS = ("", "star", "none", "over")
 PUBLISHED = ("measure", "printed", "value", "std", "flag")  # columns beside the axes
+REPLACING = ("data", "model")  # groups without which a cell is another experiment
 REFERENCE = ("algo=local", "algo=centralized")  # rows beside the federated methods
 
 
@@ -105,12 +106,39 @@ class Experiment:
                 words += shlex.split(self.axes[axis][label] or "")
             for axis, label in labels.items():
                 words += shlex.split(reduced.get("extra", {}).get(axis, {}).get(label) or "")
-            last = {word.partition("=")[0]: word for word in words}  # Hydra takes a group only once
+            last = {_key(word): word for word in words}  # Hydra takes a group only once
             own_seed = last.pop("seed", "").removeprefix("seed=")  # an axis may say which seed goes with which label
             cell = Cell(labels, tuple(last.values()), (int(own_seed),) if own_seed else seeds)
             if not any(cell.matches(combination) for combination in self.skip):
                 cells.append(cell)
         return cells
+
+    def base_settings(self) -> dict[str, Any]:
+        """The configuration in the file, that of the paper's scale, as far as it is not in the axes."""
+        return _merged(self.name)
+
+    def changed_by_scale(self, scale: str) -> set[str]:
+        """The keys that a scale sets: in its preset, in general, and for single labels."""
+        if scale == "paper":
+            return set()
+        reduced = self.scales.get(scale, {})
+        lines = [reduced.get("overrides") or ""]
+        lines += [words or "" for labels in reduced.get("extra", {}).values() for words in labels.values()]
+        return {"rounds", "data.subset", "data.source"} | {_key(word) for line in lines for word in shlex.split(line)}
+
+    def replaced(self, labels: dict[str, str], scale: str) -> list[str]:
+        """The words by which a scale makes a cell something else than its labels say: other data, another network."""
+        reduced = self.scales.get(scale, {})
+        own = {_key(word) for axis, label in labels.items() for word in shlex.split(self.axes[axis][label] or "")}
+        general = [word for word in shlex.split(reduced.get("overrides") or "") if _key(word) not in own]
+        extra = [
+            word
+            for axis, label in labels.items()
+            for word in shlex.split(reduced.get("extra", {}).get(axis, {}).get(label) or "")
+        ]
+        return [word for word in [*general, *extra] if _key(word) in REPLACING] + [
+            word for word in extra if _key(word) in own - set(REPLACING)
+        ]
 
     def settings(self) -> str:
         """What the file asks of its runs, without the study: experiments that agree in it share their runs."""
@@ -133,15 +161,22 @@ class Experiment:
         return Published(labels, row["measure"], row["printed"], value, std, row["flag"])
 
 
+def _key(word: str) -> str:
+    return word.partition("=")[0]
+
+
 def experiments_folder() -> Path:
     return config_folder() / "experiment"
 
 
-@cache
 def names() -> list[str]:
     """All experiments, papers in order, tables before figures, by number."""
-    files = experiments_folder().rglob("*.yaml")
-    found = [str(file.relative_to(experiments_folder()).with_suffix("")) for file in files if file.stem[0] != "_"]
+    return _names(experiments_folder())
+
+
+@cache
+def _names(folder: Path) -> list[str]:
+    found = [str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.yaml") if file.stem[0] != "_"]
     return sorted(found, key=_order)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedbench.errors import BadInput, nearest
@@ -18,14 +20,16 @@ from fedbench.study.statistics import first_reaching
 MEGABYTE = 1e6
 COSTS = {"rounds_to": "round", "bytes_to": "bytes", "gradients_to": "gradients"}
 PERCENT = 100.0
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, SafetensorError)  # what a damaged file raises
+DERIVED = ("speed_up", "mcnemar", "ratio_to")  # not read off a run, but from several cells
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A number of one run; or why there is none: missing, diverged, or unreached up to `limit`."""
+    """A number of one run; or why there is none, such as unreached up to `limit`."""
 
     value: float | None
-    state: str = "ok"  # ok, missing, diverged, unreached
+    state: str = "ok"  # ok, missing, damaged, diverged, unreached
     limit: float | None = None
 
 
@@ -76,8 +80,16 @@ def readings(study: Study, cell: StudyCell, measure: Measure) -> list[Reading]:
         elif not run.finished:
             found.append(Reading(None, "missing"))
         else:
-            found.append(reader(study, cell, run, measure.parameters))
+            found.append(_read(reader, study, cell, run, measure.parameters))
     return found
+
+
+def _read(reader: Callable[..., Reading], *arguments: Any) -> Reading:
+    """A file that is damaged costs the cell this seed, and says so; it costs the others nothing."""
+    try:
+        return reader(*arguments)
+    except UNREADABLE:
+        return Reading(None, "damaged")
 
 
 def cost_series(run: StudyRun, kind: str) -> pd.Series:

@@ -116,6 +116,7 @@ class Entry:
     settings: list[Setting] = field(default_factory=list)
     runs: list[RunLink] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    unrendered: bool = False  # the program failed on it; `problems` has the traceback
 
     def counts(self) -> dict[str, int]:
         """How many cells of the first grid have which verdict."""

@@ -35,6 +35,9 @@ class Notes:
         done = [run for run in cell.runs if run.done]
         if reduction and done:
             texts.append(f"Reduced scale ({self.study.scale}): {reduction}.")
+        replaced = self.study.experiment.replaced(cell.labels, self.study.scale)
+        if replaced and done:
+            texts.append(f"Not what the label says, hence no verdict: run with {' '.join(replaced)}.")
         for run in done:
             data = run.summary["data"]
             if data["source"] == "synthetic":

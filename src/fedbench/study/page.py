@@ -20,6 +20,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedbench.files import write_atomically
 from fedbench.study.model import SYMBOLS, VERDICTS, Claim, Entry, GridCell, Picture, RunLink
 
 LARGEST_SVG = 400_000  # bytes: a larger drawing (many thousand marks) is slow to show, and its PNG is smaller
@@ -73,8 +74,7 @@ def write_page(entries: list[Entry], target: Path, results: Path) -> None:
         script=Markup(script),
         policy=_policy(script),
     )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8", newline="\n")
+    write_atomically(target, text)
 
 
 def _environment(target: Path, results: Path) -> Environment:

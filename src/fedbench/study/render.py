@@ -69,4 +69,5 @@ def _unrendered(plan: Plan, problem: str) -> Entry:
         done=0,
         wanted=len(plan.jobs),
         problems=[f"This experiment could not be rendered:\n{problem}"],
+        unrendered=True,
     )

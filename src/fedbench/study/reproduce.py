@@ -70,14 +70,18 @@ def run_missing(
     cores = len(os.sched_getaffinity(0))
     processes = min(processes, len(jobs))
     executor = Executor(arguments.results, processes, max(1, cores // processes), arguments.wandb)
-    failed, started = [], time.monotonic()
+    failed, started, number, interrupted = [], time.monotonic(), 0, 0
     for number, outcome in enumerate(executor.run(jobs), start=1):
         words = f"[{number}/{len(jobs)}] {outcome.status} in {duration(outcome.seconds)}: {outcome.job.folder}"
         console.print(words, markup=False, highlight=False)
+        interrupted += outcome.status == "interrupted"
         if outcome.status == "failed":
             reason = outcome.problem.split("\nIts output:")[0].strip().splitlines()[-1]
             failed.append((f"fedbench {' '.join(outcome.job.words)}", reason))
-    console.print(f"{len(jobs)} runs in {duration(time.monotonic() - started)}", highlight=False)
+    done = number - interrupted
+    console.print(f"{done} of {len(jobs)} runs in {duration(time.monotonic() - started)}", highlight=False)
+    if executor.stopping:
+        console.print("interrupted; the same command goes on where this one stopped", highlight=False)
     return failed, executor.stopping
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedbench.study.experiment import Published
-from fedbench.study.measures import Measure, Reading, readings, sibling
+from fedbench.study.measures import UNREADABLE, Measure, Reading, readings, sibling
 from fedbench.study.model import Grid, GridCell, GridRow
 from fedbench.study.notes import Notes
 from fedbench.study.runs import Study, StudyCell
 from fedbench.study.significance import mcnemar_pooled
 from fedbench.study.statistics import Censored, Summary, censored, plain, speed_up, summarise
-from fedbench.study.verdict import compare, tolerance_for
+from fedbench.study.verdict import SIGNIFICANT, compare, tolerance_for
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Value:
     number: float | None = None  # the mean or median; None without one
     sign: str = ""  # ">" or "<" when the number is only a bound
     failed: bool = False  # diverged, or never reached
+    behind: bool = False  # of a test: the one that should be better is significantly worse
     readings: list[Reading] = field(default_factory=list)
     detail: str = ""
 
@@ -57,6 +58,8 @@ class Values:
             return self._speed_up(cell, measure)
         if measure.name == "mcnemar":
             return self._mcnemar(cell, measure)
+        if measure.name == "ratio_to":
+            return self._ratio_to(cell, measure)
         found = readings(self.study, cell, measure)
         return cost_value(found) if measure.is_cost else plain_value(found, 2 if measure.is_accuracy else None)
 
@@ -77,10 +80,22 @@ class Values:
         which = measure.parameters.get("predictions", "best")
         tested = mcnemar_between(cell, other, which) if other is not None and other is not cell else None
         if tested is None:
-            return Value("-")
+            return Value("-", detail="" if other is not cell else "it is what the others are tested against")
         counts = ", ".join(f"{test.n10} against {test.n01}" for test in tested.seeds)
-        detail = f"{len(tested.seeds)} seeds; images that only one of the two gets right: {counts}"
-        return Value(f"{tested.p:.2g}", tested.p, detail=detail)
+        name = next(iter(measure.parameters["against"].values()))
+        detail = f"{len(tested.seeds)} seeds; images that only this method, or only {name}, gets right: {counts}"
+        ahead = sum(test.n01 - test.n10 for test in tested.seeds)
+        behind = tested.p < SIGNIFICANT and ahead < 0
+        text = f"{tested.p:.2g}" + (f" ({name} is behind)" if behind else "")
+        return Value(text, tested.p, behind=behind, detail=detail)
+
+    def _ratio_to(self, cell: StudyCell, measure: Measure) -> Value:
+        """Of the means over seeds of the measure that `of` names, to that of another cell."""
+        other, of = sibling(self.study, cell, measure.parameters["cell"]), self.measures[measure.parameters["of"]]
+        own, base = (self.of(one, of).number if one is not None else None for one in (cell, other))
+        if own is None or not base:
+            return Value("-")
+        return Value(f"{plain(own / base, 3)}x", own / base, detail=f"{plain(own)} to {plain(base)}")
 
 
 def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
@@ -90,7 +105,10 @@ def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
         same = next((one for one in other.finished if one.seed == run.seed), None)
         if same is None or run.summary["data"]["fingerprint"] != same.summary["data"]["fingerprint"]:
             continue
-        ours, theirs = run.predictions, same.predictions
+        try:
+            ours, theirs = run.predictions, same.predictions
+        except UNREADABLE:
+            continue
         shapes = {(one[key].shape if key in one else None) for one in (ours, theirs) for key in ("labels", which)}
         # Personal models have a row of predictions for each client: there are no two classifiers to compare.
         if len(shapes) == 1 and (ours["labels"] == theirs["labels"]).all():
@@ -105,7 +123,8 @@ def plain_value(found: list[Reading], decimals: int | None) -> Value:
     summary = summarise(values, len(found), diverged)
     detail = "seeds: " + ", ".join(_seed_words(reading, decimals) for reading in found)
     if summary.mean is None:
-        return Value("*" if diverged else "-", failed=bool(diverged), readings=found, detail=detail)
+        seeds = f" (0 of {len(found)} seeds)" if len(found) > 1 else ""
+        return Value(f"*{seeds}" if diverged else "-", failed=bool(diverged), readings=found, detail=detail)
     return Value(summary_text(summary, decimals), summary.mean, readings=found, detail=detail)
 
 
@@ -121,11 +140,11 @@ def cost_value(found: list[Reading]) -> Value:
     median = as_censored(found)
     part = "" if median.count == median.wanted else f" ({median.count} of {median.wanted} seeds)"
     detail = f"{median.reached} of {median.count} seeds reached it" + (f", {median.range}" if median.range else "")
-    return Value(median.text + part, median.value, median.sign, median.failed, found, detail)
+    return Value(median.text + part, median.value, median.sign, median.failed, readings=found, detail=detail)
 
 
 def as_censored(found: list[Reading]) -> Censored:
-    run = [reading for reading in found if reading.state != "missing"]
+    run = [reading for reading in found if reading.state not in ("missing", "damaged")]
     limits = [reading.limit or 0.0 for reading in run]
     lost = [reading.state == "diverged" for reading in run]
     return censored([reading.value for reading in run], limits, lost, len(found))
@@ -133,7 +152,9 @@ def as_censored(found: list[Reading]) -> Censored:
 
 def _seed_words(reading: Reading, decimals: int | None) -> str:
     if reading.value is None:
-        return {"diverged": "*", "unreached": f"> {plain(reading.limit or 0.0)}"}.get(reading.state, "-")
+        return {"diverged": "*", "damaged": "damaged", "unreached": f"> {plain(reading.limit or 0.0)}"}.get(
+            reading.state, "-"
+        )
     return f"{reading.value:.{decimals}f}" if decimals is not None else plain(reading.value)
 
 
@@ -170,6 +191,22 @@ def combinations(study: Study, axes: list[str]) -> list[tuple[str, ...]]:
     return [labels for labels in itertools.product(*order) if labels in found]
 
 
+def _verdict(
+    study: Study, cell: StudyCell, measure: Measure, value: Value, number: Published | None
+) -> tuple[str, str]:
+    """None where a scale ran something else; and what fewer rounds than the paper's did not reach decides nothing."""
+    if number is not None and study.experiment.replaced(cell.labels, study.scale):
+        return "unmeasured", ""
+    tolerance = tolerance_for({"name": measure.name, **measure.parameters}, number.std if number else None)
+    reduced = bool(study.experiment.reduction(study.scale))
+    undefined = measure.name == "speed_up" and value.number is None
+    undecided = (reduced and (value.sign == ">" or undefined)) or (undefined and not value.failed)
+    verdict, difference = compare(value.number, number, tolerance, value.sign, value.failed, undecided)
+    if value.behind and verdict == "match":
+        return "miss", "significant, but the other way round"
+    return verdict, difference
+
+
 def _grid_cell(
     values: Values, cell: StudyCell | None, measure: Measure, printed: dict[Any, Published], notes: Notes
 ) -> GridCell:
@@ -177,8 +214,7 @@ def _grid_cell(
         return GridCell("")
     value = values.of(cell, measure)
     number = printed.get((frozenset(cell.labels.items()), measure.label))
-    tolerance = tolerance_for({"name": measure.name, **measure.parameters}, number.std if number else None)
-    verdict, difference = compare(value.number, number, tolerance, value.sign, value.failed)
+    verdict, difference = _verdict(values.study, cell, measure, value, number)
     return GridCell(
         measured=value.text,
         published=number.printed if number else "",

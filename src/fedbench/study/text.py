@@ -36,13 +36,16 @@ LATEX = {
         "]": "{]}",
     },  # options after \\
 }
-FIELDS = ("measured", "value", "published", "difference", "verdict", "marks", "detail")
+FIELDS = (
+    *("measured", "value", "published", "difference", "verdict", "marks", "detail"),
+    *("scale", "stand_in", "notes"),  # what the marks stand for, for those who read one row alone
+)
 
 
 def markdown(entry: Entry, folder: Path | None = None) -> str:
     """A page of its own; pictures are linked relative to the folder that the page is written to."""
     facts = [f"Scale: {entry.scale}" + (f" ({entry.reduction})" if entry.reduction else "")]
-    facts += [f"Data: {entry.stand_in}"] if entry.stand_in else []
+    facts += [f"Stand-in data, not the real ones: {entry.stand_in}"] if entry.stand_in else []
     facts += [f"Seeds: {', '.join(map(str, entry.seeds)) or 'none'}", f"Runs: {entry.done} of {entry.wanted}"]
     parts = [f"# {_plain(f'{entry.paper}, {entry.number}: {entry.title}')}", _fenced(entry.command), _items(facts)]
     claims = [_claim(claim) for claim in entry.claims]
@@ -123,7 +126,9 @@ def csv_rows(entry: Entry) -> str:
 def _csv_row(entry: Entry, grid: Grid, row: GridRow, column: int) -> dict[str, str]:
     cell, labels = row.cells[column], grid.columns[column]
     names = grid.column_names or [f"column {level}" for level in range(1, len(labels) + 1)]
-    values = {field: str(getattr(cell, field)) for field in FIELDS}
+    values = {field: str(getattr(cell, field)) for field in FIELDS if hasattr(cell, field)}
+    notes = " ".join(entry.footnotes.get(mark, "") for mark in cell.marks)
+    values |= {"scale": entry.scale, "stand_in": entry.stand_in, "notes": notes}
     values |= {"value": "" if cell.value is None else repr(float(cell.value)), "marks": " ".join(cell.marks)}
     labels_by_axis = dict(zip([*grid.row_names, *names], [*row.labels, *labels], strict=True))
     return {"experiment": entry.name, "table": grid.title, "measure": grid.measure, **labels_by_axis, **values}
@@ -180,10 +185,16 @@ def _latex_rows(row: GridRow) -> list[str]:
     lines = [_latex_line([*map(_latex, row.labels), *measured])]
     if any(cell.published for cell in row.cells):
         grey = [
-            rf"{{\scriptsize\color{{gray}}{_latex(cell.published)}}}" if cell.published else "" for cell in row.cells
+            rf"{{\scriptsize\color{{gray}}{_latex('; '.join(_beside(cell)))}}}" if cell.published else ""
+            for cell in row.cells
         ]
         lines.append(_latex_line([*[""] * len(row.labels), *grey]))
     return lines
+
+
+def _beside(cell: GridCell) -> list[str]:
+    """The published number, the difference and the verdict, in a word that every font has."""
+    return [text for text in (cell.published, cell.difference, cell.verdict) if text]
 
 
 def _raised(marks: list[str]) -> str:

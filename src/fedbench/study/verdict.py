@@ -45,19 +45,31 @@ def tolerance_for(measure: str | Mapping[str, Any], std: float | None = None) ->
 
 
 def compare(
-    value: float | None, published: Published | None, tolerance: Tolerance, sign: str = "", failed: bool = False
+    value: float | None,
+    published: Published | None,
+    tolerance: Tolerance,
+    sign: str = "",
+    failed: bool = False,
+    undecided: bool = False,
 ) -> tuple[str, str]:
     """The verdict, one of model.VERDICTS, and the difference in words.
 
     `value` is None without a measurement. `sign` says that it is only a bound (">" or "<"), and `failed` that the runs
-    diverged or did not reach their target: the paper's star. (Censored and SpeedUp have all three.)
+    diverged or did not reach their target: the paper's star. (Censored and SpeedUp have all three.) `undecided`: what
+    was not reached might be, in as many rounds as the paper took, so that it says nothing for or against a star.
     """
     if published is None or published.flag == "none" or (published.value is None and published.flag != "star"):
         return "unpublished", ""
     if value is None and not failed:
         return "unmeasured", ""
     if published.flag == "star":
-        return ("match" if failed else "miss"), ""
+        if undecided:
+            return "unmeasured", ""
+        chance = published.value is not None and value is not None  # `10 (*)`: it stayed at what guessing gives
+        same = chance and _exact(value, published.value, tolerance) == "match"
+        return ("match" if failed or same else "miss"), ""
+    if undecided and value is None:
+        return "unmeasured", ""
     if value is None or (failed and not sign):  # it diverged where the paper has a number, or more than `over` rounds
         return "miss", ""
     text = f"{sign} {difference(value, published, tolerance)}".strip()
@@ -96,10 +108,10 @@ def _deviation(value: float, published: float, relative: bool) -> float:
     """Relative: by how much the larger exceeds the smaller, so that half and double are equally far."""
     if not relative or value == published:
         return abs(value - published)
-    if value * published <= 0:
+    smaller, larger = sorted((abs(value), abs(published)))
+    if value * published <= 0 or not smaller / larger:  # opposite, zero, or as good as zero
         return math.inf
-    ratio = value / published
-    return max(ratio, 1 / ratio) - 1
+    return larger / smaller - 1
 
 
 def difference(value: float, published: Published, tolerance: Tolerance) -> str:
@@ -124,7 +136,7 @@ def _decimals(published: Published) -> int:
 def check_claim(
     claim: Mapping[str, Any], values: Mapping[Iterable[tuple[str, str]], float | None], higher: bool
 ) -> Claim:
-    """Whether in every column the one is strictly better than each of the others.
+    """Whether in every column the one is better than each of the others; strictly, unless the claim allows ties.
 
     `values` are those of the claim's measure, by (axis, label) pairs as in Cell.key; None is not measured. Diverged or
     never reached is infinite, with the sign that is worst: it loses to every number, and says nothing against its
@@ -134,7 +146,8 @@ def check_claim(
     tested = {name: found for name, pairs in columns.items() if (found := [pair for pair in pairs if pair.known])}
     if not tested:
         return Claim(claim["text"], "untested", "no column is measured")
-    lost = {name: [pair for pair in pairs if not pair.holds(higher)] for name, pairs in tested.items()}
+    ties = bool(claim.get("ties"))
+    lost = {name: [pair for pair in pairs if not pair.holds(higher, ties)] for name, pairs in tested.items()}
     lost = {name: pairs for name, pairs in lost.items() if pairs}
     holding = len(tested) - len(lost)
     verdict = "partly" if lost and holding else "fails" if lost else "holds"
@@ -162,8 +175,8 @@ class _Pair:
         """Two that both diverged, or both never got there, are not compared."""
         return None not in (self.own, self.other) and (math.isfinite(self.own) or math.isfinite(self.other))
 
-    def holds(self, higher: bool) -> bool:
-        return self.own > self.other if higher else self.own < self.other
+    def holds(self, higher: bool, ties: bool) -> bool:
+        return (self.own > self.other if higher else self.own < self.other) or (ties and self.own == self.other)
 
 
 def _columns(
