@@ -137,12 +137,15 @@ def experiments_folder() -> Path:
     return config_folder() / "experiment"
 
 
-@cache
 def names() -> list[str]:
     """All experiments, papers in order, tables before figures, by number."""
-    files = experiments_folder().rglob("*.yaml")
-    found = [str(file.relative_to(experiments_folder()).with_suffix("")) for file in files if file.stem[0] != "_"]
-    return sorted(found, key=_order)
+    return list(_names(experiments_folder()))
+
+
+@cache
+def _names(folder: Path) -> tuple[str, ...]:
+    files = [file for file in folder.rglob("*.yaml") if file.stem[0] != "_"]
+    return tuple(sorted((str(file.relative_to(folder).with_suffix("")) for file in files), key=_order))
 
 
 def _order(name: str) -> tuple[Any, ...]:
