@@ -134,7 +134,8 @@ def order_claim(values: Values, measure: Measure, published: list[Published]) ->
             continue
         taus.append(agreement.tau)
         whole += not agreement.reversed
-        reversed_pairs += [f"{_title(others)}{above} before {below}" for above, below in agreement.reversed]
+        better_first = 1 if measure.higher_is_better else -1
+        reversed_pairs += [f"{_title(others)}{' before '.join(pair[::better_first])}" for pair in agreement.reversed]
     text = f"The methods' order in {measure.label} is the published one"
     if not taus:
         return Claim(text, "untested", "fewer than two methods, or no differences, to compare") if numbers else None
