@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import itertools
-import json
+import signal
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
+import study_small
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -62,23 +61,24 @@ def test_the_bench_knows_every_method_that_has_a_limit(monkeypatch, capfd):
     assert [("TOO SLOW" in line) for line in lines] == ["fedprox" in line for line in lines]
 
 
-def test_a_table_counts_what_diverged_or_is_missing(monkeypatch, tmp_path, fedbench):
-    tables = load("reproduce_tables", monkeypatch)
-    assert tables.cell(pd.Series([80.0, 82.0]), 2) == "81.00 ± 1.41"
-    assert tables.cell(pd.Series([80.0, 82.0]), 3) == "81.00 ± 1.41 * (2 of 3)"
-    assert tables.cell(pd.Series([], dtype=float), 3) == "*"
-    experiment = tables.experiments()[0]
-    jobs = list(itertools.islice(tables.jobs(experiment, "results"), 6))  # two methods, three seeds
-    monkeypatch.setattr(tables, "jobs", lambda *_: jobs)
-    for number, (_, folder) in enumerate(jobs):
-        folder.mkdir(parents=True)
-        score = 0.5 + number / 100
-        result = {"status": "finished", "final_accuracy": score, "best_accuracy": score, "scoring": "global"}
-        if number == 1:
-            result |= {"status": "diverged", "final_accuracy": None, "best_accuracy": None}
-        (folder / "summary.json").write_text(json.dumps(result))
-    frame = tables.table(experiment, "results")
-    assert frame["runs"].sum() == len(jobs)
-    assert frame["diverged"].sum() == 1
-    assert sum("2 of 3" in text for text in frame["final_accuracy %"]) == 1
-    assert "| fedavg |" in tables.markdown(frame)
+def test_reproducing_a_table_runs_what_is_missing_and_renders_it(monkeypatch, tmp_path, data_root, capfd):
+    script = load("reproduce_tables", monkeypatch)
+    study_small.use(study_small.write_configuration(tmp_path / "conf"), monkeypatch)
+    monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
+    words = ["--only", "small/table1", "--scale", "laptop", "--results", str(tmp_path / "results"), "--jobs", "1"]
+    monkeypatch.setattr(sys, "argv", ["reproduce_tables.py", *words])
+    told = []
+    for _ in range(2):
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as ended:
+            script.main()
+        signal.signal(signal.SIGTERM, before)
+        assert ended.value.code == 0
+        told.append(capfd.readouterr().out)
+    assert "0 runs done, 2 to do; about " in told[0]
+    assert "[2/2] finished in " in told[0]
+    assert "2 runs done, 0 to do\n" in told[1]
+    assert "finished in" not in told[1]
+    assert len(list(tmp_path.glob("results/runs/*/*/summary.json"))) == 2
+    for name in ("report/index.html", "tables/laptop/small/table1.md", "tables/laptop/small/table1.csv"):
+        assert (tmp_path / "results" / name).is_file()

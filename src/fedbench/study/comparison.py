@@ -145,7 +145,9 @@ def order_claim(values: Values, measure: Measure, published: list[Published]) ->
         agreement = order_agreement(measured, printed)
         if agreement is not None:
             taus.append(agreement.tau or 0.0)  # no differences at all: no order
-            reversed_pairs += [f"{_title(others)}{above} before {below}" for above, below in agreement.reversed]
+            better_first = 1 if measure.higher_is_better else -1
+            pairs = [" before ".join(pair[::better_first]) for pair in agreement.reversed]
+            reversed_pairs += [f"{_title(others)}{pair}" for pair in pairs]
     text = f"The methods' order in {measure.label} is the published one"
     if not taus:
         return Claim(text, "untested", "fewer than two methods to compare") if numbers else None

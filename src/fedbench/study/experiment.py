@@ -171,13 +171,13 @@ def experiments_folder() -> Path:
 
 def names() -> list[str]:
     """All experiments, papers in order, tables before figures, by number."""
-    return _names(experiments_folder())
+    return list(_names(experiments_folder()))
 
 
 @cache
-def _names(folder: Path) -> list[str]:
-    found = [str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.yaml") if file.stem[0] != "_"]
-    return sorted(found, key=_order)
+def _names(folder: Path) -> tuple[str, ...]:
+    files = [file for file in folder.rglob("*.yaml") if file.stem[0] != "_"]
+    return tuple(sorted((str(file.relative_to(folder).with_suffix("")) for file in files), key=_order))
 
 
 def _order(name: str) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from fedbench.files import write_atomically
 from fedbench.study.entry import build_entry
 from fedbench.study.experiment import load
-from fedbench.study.ledger import study_of
+from fedbench.study.ledger import status_of, study_of
 from fedbench.study.model import Entry
 from fedbench.study.page import write_page
 from fedbench.study.plan import Plan, pool_of
@@ -42,7 +42,7 @@ def render(task: tuple[Plan, Path]) -> Entry:
     try:
         entry = build_entry(study_of(plan, results), results)
     except Exception:
-        entry = _unrendered(plan, traceback.format_exc())
+        entry = _unrendered(plan, results, traceback.format_exc())
     stem = results / "tables" / plan.scale / plan.experiment
     write_atomically(stem.with_suffix(".md"), markdown(entry, stem.parent))
     if entry.grids:
@@ -54,7 +54,7 @@ def render(task: tuple[Plan, Path]) -> Entry:
     return entry
 
 
-def _unrendered(plan: Plan, problem: str) -> Entry:
+def _unrendered(plan: Plan, results: Path, problem: str) -> Entry:
     experiment = load(plan.experiment)
     return Entry(
         name=experiment.name,
@@ -66,7 +66,7 @@ def _unrendered(plan: Plan, problem: str) -> Entry:
         reduction=experiment.reduction(plan.scale),
         stand_in="",
         seeds=[],
-        done=0,
+        done=sum(status_of(job, results).done for job in plan.jobs),
         wanted=len(plan.jobs),
         problems=[f"This experiment could not be rendered:\n{problem}"],
         unrendered=True,

@@ -138,6 +138,8 @@ def summary_text(summary: Summary, decimals: int | None) -> str:
 def cost_value(found: list[Reading]) -> Value:
     """The median over seeds, in which a seed that did not get there counts as later than all others."""
     median = as_censored(found)
+    if not median.count:
+        return Value("-", readings=found, detail="no seed was run")
     part = "" if median.count == median.wanted else f" ({median.count} of {median.wanted} seeds)"
     detail = f"{median.reached} of {median.count} seeds reached it" + (f", {median.range}" if median.range else "")
     return Value(median.text + part, median.value, median.sign, median.failed, readings=found, detail=detail)

@@ -1,0 +1,163 @@
+"""What a table cannot say by itself: equal cost, significance, order; and what an entry of the report is made of."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from study_folders import experiment, metrics, study
+
+from fedbench.study.comparison import equal_cost, order_claim, significance
+from fedbench.study.entry import build_entry
+from fedbench.study.experiment import Published
+from fedbench.study.measures import as_measure
+from fedbench.study.notes import Notes
+from fedbench.study.table import Values
+from fedbench.study.text import csv_rows
+
+BEST = as_measure("Best", "best_accuracy")
+ROUNDS = as_measure("Rounds", {"name": "rounds_to", "target": 0.5})
+TWO = {"method": {"A": "algo=a", "B": "algo=b"}}
+
+
+def printed(method: str, text: str, value: float, measure: str = "Best") -> Published:
+    return Published({"method": method}, measure, text, value, None, "")
+
+
+def test_equal_cost_is_the_best_accuracy_for_what_the_cheapest_spent(tmp_path):
+    axes = {"method": {"A": "algo=a", "B": "algo=b", "local": "algo=local"}, "data": {"X": "", "Y": ""}}
+    curves = {
+        "AX": metrics(0.1, 0.4, 0.3, megabytes=2, gradients=10),  # 6 MB, 30 gradients in all
+        "BX": metrics(0.2, 0.3, 0.9, 0.5, megabytes=3, gradients=10),  # 12 MB, 40 gradients
+        "localX": metrics(0.9, megabytes=0, gradients=1),
+    }
+    made = experiment({}, axes, seeds=[0])
+    one = study(
+        tmp_path,
+        made,
+        lambda labels, seed: curves[labels["method"] + labels["data"]],
+        lambda labels, seed: "finished" if labels["data"] == "X" else "missing",
+    )
+    bytes_grid, gradients_grid = (equal_cost(one, kind, Notes(one)) for kind in ("bytes", "gradients"))
+    assert [row.labels + [cell.measured for cell in row.cells] for row in bytes_grid.rows] == [
+        ["A", "40.00", "-"],
+        ["B", "30.00", "-"],
+    ]
+    assert bytes_grid.caption.endswith("megabytes sent and received as the cheapest method spent: X: 6.")
+    assert [row.cells[0].measured for row in gradients_grid.rows] == ["40.00", "90.00"]
+    assert gradients_grid.caption.endswith("X: 30.")
+    none = study(tmp_path / "none", made, lambda labels, seed: {}, lambda labels, seed: "missing")
+    assert equal_cost(none, "bytes", Notes(none)) is None
+
+
+def predictions(right: int) -> dict[str, list[int]]:
+    return {"labels": [0] * 100, "best": [0] * right + [1] * (100 - right)}
+
+
+def test_significance_is_mcnemar_corrected_by_holm_and_a_paired_test_over_seeds(tmp_path):
+    axes = {"method": {"A": "", "B": "", "C": "", "local": "algo=local"}}
+    right = {"A": (90, 92, 91), "B": (84, 87, 81), "C": (82, 82, 82), "local": (1, 1, 1)}
+    made = experiment({}, axes, seeds=[0, 1, 2], proposed=["A"])
+    one = study(
+        tmp_path,
+        made,
+        lambda labels, seed: {
+            **metrics(right[labels["method"]][seed] / 100),
+            "predictions.npz": predictions(right[labels["method"]][seed]),
+        },
+    )
+    grid = significance(Values(one, [BEST]), BEST, Notes(one))
+    assert grid.title == "Significance against A"
+    assert [row.labels for row in grid.rows] == [["B"], ["C"]]
+    b, c = (row.cells[0] for row in grid.rows)
+    # Discordant images, all for A: B has 6, 5 and 10, C has 8, 10 and 9. The largest p is 2 / 2 ** fewest.
+    assert c.value == pytest.approx(2 * (2 / 2**8))  # the smaller p of the two, times two
+    assert b.value == pytest.approx(2 / 2**5)
+    # B: differences 6, 5 and 10 have the mean 7 and the deviation sqrt(7); t = 7 / sqrt(7 / 3) = sqrt(21).
+    # With 2 degrees of freedom p = 1 - t / sqrt(t^2 + 2), and 4.3027 is the quantile of the interval.
+    reach, p = 4.30265 * (7 / 3) ** 0.5, 1 - (21 / 23) ** 0.5
+    g = 7 / 7**0.5 * 0.5641896  # gamma(1) / gamma(1/2) / sqrt(2 / 2)
+    assert b.measured == f"p 0.062; +7.00 [{7 - reach:+.2f}, {7 + reach:+.2f}], g {g:.2f}, p {p:.2g}"
+    assert b.detail == "uncorrected p 0.062; discordant images by seed 6:0, 5:0, 10:0"
+    assert c.measured.startswith("p 0.016; +9.00 [")
+    nobody = experiment({}, axes, seeds=[0, 1, 2])
+    assert significance(Values(study(tmp_path / "2", nobody, lambda *_: metrics(0.5)), [BEST]), BEST, None) is None
+
+
+@pytest.mark.parametrize(
+    ("order", "verdict", "detail"),
+    [
+        ("abc", "holds", "Kendall's tau 1.00 on average, 1 of 1 columns in full agreement"),
+        (
+            "acb",
+            "partly",
+            "Kendall's tau 0.33 on average, 0 of 1 columns in full agreement; published but not measured: B before C",
+        ),
+        (
+            "cba",
+            "fails",
+            "Kendall's tau -1.00 on average, 0 of 1 columns in full agreement; published but not measured: "
+            "A before B; A before C; B before C",
+        ),
+        ("a", "untested", "fewer than two methods, or no differences, to compare"),
+        ("", None, ""),
+    ],
+)
+def test_the_order_of_methods_is_compared_with_the_published_one(tmp_path, order, verdict, detail):
+    made = experiment({}, {"method": {"A": "", "B": "", "C": ""}}, seeds=[0])
+    one = study(tmp_path, made, lambda labels, seed: metrics({"A": 0.1, "B": 0.2, "C": 0.3}[labels["method"]]))
+    published = [printed(name.upper(), "", float(place)) for place, name in enumerate(order)]
+    claim = order_claim(Values(one, [BEST]), BEST, published)
+    assert (claim.verdict if claim else None) == verdict
+    assert (claim.detail if claim else "") == detail
+
+
+def test_of_rounds_the_fewest_come_first(tmp_path):
+    made = experiment({}, {"method": {"A": "", "B": ""}}, seeds=[0])
+    one = study(tmp_path, made, lambda labels, seed: metrics(*{"A": (0.5,), "B": (0.1, 0.5)}[labels["method"]]))
+    published = [printed("A", "30", 30.0, "Rounds"), printed("B", "20", 20.0, "Rounds")]
+    claim = order_claim(Values(one, [ROUNDS]), ROUNDS, published)
+    assert claim.verdict == "fails"
+    assert claim.detail.endswith("published but not measured: B before A")
+
+
+def test_an_entry_has_its_grids_claims_and_their_reservations(tmp_path, monkeypatch):
+    axes = {**TWO, "data": {"X": "", "Y": ""}}
+    show = {"form": "table", "rows": ["method"], "columns": [], "measures": {"Best": "best_accuracy", "Old": None}}
+    claims = [
+        {"text": "B is best", "better": "B", "than": ["A"]},
+        {"text": "it is fast"},
+    ]
+    made = experiment(show, axes, seeds=[0], claims=claims, scales={"smoke": {"reduction": "less"}})
+    one = study(
+        tmp_path / "runs",
+        made,
+        lambda labels, seed: metrics(0.7 if labels == {"method": "B", "data": "X"} else 0.6),
+        scale="smoke",
+        data={"source": "synthetic"},
+        facts=lambda labels, seed: {"partition_hash": "abc", "git_commit": "0123456789abcdef", "git_dirty": True},
+    )
+    entry = build_entry(one, tmp_path)
+    assert [grid.title for grid in entry.grids] == ["A title", "At equal bytes", "At equal gradients"]
+    assert entry.grids[0].columns == [["X"], ["Y"]]  # an axis that no row names becomes a column
+    assert show["columns"] == []
+    assert [(claim.verdict, claim.detail) for claim in entry.claims] == [
+        ("partly", "at smoke scale, stand-in data: 1 of 2 columns; not in Y: 60 against 60 (A)"),
+        ("untested", "not checked by program"),
+    ]
+    assert (entry.stand_in, entry.done, entry.wanted, entry.seeds) == ("mnist", 4, 4, [0])
+    assert entry.runs[0].commit == "0123456789 with changes"
+    rows = list(csv.DictReader(io.StringIO(csv_rows(entry))))
+    assert rows[0].items() >= {"method": "A", "data": "X", "measure": "Best", "measured": "60.00"}.items()
+
+
+def test_p_values_are_not_put_in_order(tmp_path, monkeypatch):
+    show = {"form": "table", "rows": ["method"], "measures": {"p": {"name": "mcnemar", "against": {"method": "A"}}}}
+    made = experiment(show, TWO, seeds=[0])
+    numbers = [printed("A", "0.5", 0.5, "p"), printed("B", "0.1", 0.1, "p")]
+    monkeypatch.setattr(type(made), "published_numbers", lambda self: numbers)
+    one = study(tmp_path / "runs", made, lambda *_: {}, lambda *_: "missing")
+    entry = build_entry(one, tmp_path)
+    assert entry.claims == []
+    assert [row.cells[0].verdict for row in entry.grids[0].rows] == ["unmeasured", "unmeasured"]
