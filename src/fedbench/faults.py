@@ -44,6 +44,10 @@ class MachineFault(Exception):
     """A run that the machine ended. The message is one line."""
 
 
+class WorkerFault(Exception):
+    """The same in a worker, as `describe` tells it: the parent knows what else to say."""
+
+
 class WorkerFailure(Exception):
     """A worker raised what nobody expected. The message is its own traceback."""
 
@@ -60,6 +64,8 @@ def as_os_error(error: SafetensorError, path: Path) -> Exception:
 
 def describe(error: BaseException) -> str:
     """The machine's part in an exception, in one line; nothing when it is an ordinary error of the program."""
+    if isinstance(error, WorkerFault):
+        return str(error)
     if isinstance(error, OSError) and error.errno in FULL | CLOSED:
         where = f", {error.filename}" if error.filename else ""
         return f"{(FULL | CLOSED)[error.errno]} ({error.strerror}{where})"
@@ -95,13 +101,12 @@ class Ended:
     @classmethod
     def of(cls, rank: int, error: BaseException) -> Ended:
         """In the worker: what the parent has to know of an exception."""
-        told = error if isinstance(error, MachineFault) else None
         lost = isinstance(error, dist.DistError) or (
             isinstance(error, RuntimeError) and bool(LOST_PEER.search(str(error)))
         )
         text = "".join(traceback.format_exception(error))
         waited = lost and bool(TIMED_OUT.search(str(error)))
-        return cls(rank, fault=str(told) if told else describe(error), traceback=text, lost=lost, waited=waited)
+        return cls(rank, fault=describe(error), traceback=text, lost=lost, waited=waited)
 
 
 def reason(ended: list[Ended], silent: list[int], workers: int, timeout: int) -> Exception:
@@ -116,8 +121,7 @@ def reason(ended: list[Ended], silent: list[int], workers: int, timeout: int) ->
             return MachineFault(f"{one.name(workers)} was ended by {name}{hint}; {GO_ON}")
     for one in ended:
         if one.fault and not one.lost:
-            fault = one.fault if GO_ON in one.fault else f"{one.fault}; {GO_ON}"
-            return MachineFault(fault)
+            return WorkerFault(one.fault)
     unexpected = next((one for one in ended if not one.lost), None)
     if unexpected is None and any(one.waited for one in ended):
         waited = f"waited {timeout} seconds for"
