@@ -12,14 +12,17 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import inject
 import numpy as np
+from hydra.core.plugins import Plugins
 
 from fedbench.config import config_folder
 
 COUNTER = itertools.count()
+Plugins.instance()  # found once here, instead of in every process that is forked from this one
 ALGORITHMS = sorted(file.stem for file in (config_folder() / "algo").glob("*.yaml"))
 MODIFIERS = sorted(file.stem for file in (config_folder() / "modifier").glob("*.yaml"))
 WORDS = [f"algo={name}" for name in ALGORITHMS] + [f"modifier=[{name}]" for name in MODIFIERS]
@@ -126,6 +129,14 @@ def start(fault: dict, *words: str) -> Started:
 
 def run(*words: str, **fault: object) -> Ended:
     return start(fault, *words).end()
+
+
+@cache
+def uninterrupted(*words: str) -> tuple:
+    """The result of a run that nobody disturbs, computed once for all tests of a process."""
+    ended = run(*SETTING, *words, "runtime.workers=1", "results=whole")
+    assert ended.status == 0, ended.err
+    return result(folder_of("whole"))
 
 
 def folder_of(results: str) -> Path:

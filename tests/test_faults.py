@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from faults_helper import SETTING, WORDS, folder_of, one_line, result, run, start
+from faults_helper import SETTING, WORDS, folder_of, one_line, result, run, start, uninterrupted
 
 # (place, which call of it, before or after it, the round after which the next process may go on). Every call is
 # counted in one rank; with two workers the leader trains one or two of the three clients of a round.
@@ -41,22 +41,12 @@ PARAMETERS = [
     pytest.param(word, moment, id=f"{word}-{moment}", marks=() if moment in ALWAYS.get(word, []) else pytest.mark.heavy)
     for word, moment in CASES
 ]
-whole_runs: dict[tuple[str, ...], tuple] = {}
 
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch, data_root):
     monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
     monkeypatch.chdir(tmp_path)
-
-
-def uninterrupted(*words: str) -> tuple:
-    """The result of a run that nobody disturbs, computed once for all tests of a process."""
-    if words not in whole_runs:
-        ended = run(*SETTING, *words, "runtime.workers=1", "results=whole")
-        assert ended.status == 0, ended.err
-        whole_runs[words] = result(folder_of("whole"))
-    return whole_runs[words]
 
 
 @pytest.mark.parametrize(("word", "moment"), PARAMETERS)
