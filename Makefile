@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench reproduce-tables clean
+.PHONY: help install demo test lint format bench chaos reproduce-tables clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -33,6 +33,11 @@ format: install  ## rewrite the code in the project's style
 
 bench: install  ## measure the engine against a bare PyTorch loop, interleaved, as ratios
 	$(BIN)/python scripts/bench.py
+
+COUNT ?= 100
+SEED ?= 0
+chaos: install  ## plant random faults in small runs (COUNT=100, SEED=0): every run must survive, to the bit
+	$(BIN)/python scripts/chaos.py $(COUNT) --seed $(SEED)
 
 SCALE ?= smoke
 reproduce-tables: install  ## run what is missing of the papers' tables and figures, and render all (SCALE=smoke|laptop|paper, ONLY=fedpgvc/table2)

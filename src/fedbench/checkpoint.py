@@ -1,8 +1,9 @@
 """Checkpoints: a folder of safetensors files that appears whole or not at all.
 
 Every rank writes the memories of its own clients, the leader writes the server's side and, last, a manifest with the
-checksum of every file; then the folder is renamed into place. The one before it is kept: should the newest be
-damaged, the run goes on from there. A run resumes with any number of ranks, because memories are keyed by client.
+checksum of every file and of itself; then the folder is renamed into place. The one before it is kept: should the
+newest be damaged, the run goes on from there. A run resumes with any number of ranks, because memories are keyed by
+client. A checkpoint says where it comes from (run, partition, source code, versions), and serves only there.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedbench.files import write_atomically
+from fedbench.faults import as_os_error
+from fedbench.files import sync_folder, write_atomically
 from fedbench.parallel import Group
-from fedbench.runs import versions
 from fedbench.state import ExperimentState
 
 PREFIX, UNFINISHED = "checkpoint-", "unfinished-"
@@ -38,13 +39,24 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    def __init__(self, folder: Path, group: Group):
-        self.folder, self.group = folder, group
+    """`origin` is what a checkpoint must share with the run that goes on from it."""
+
+    def __init__(self, folder: Path, group: Group, origin: dict[str, str]):
+        self.folder, self.group, self.origin = folder, group, origin
 
     def save(self, done: int, state: ExperimentState, books: dict[str, Any], extra: dict[str, Tensor]) -> None:
         """Write a checkpoint after round `done`; `books` and `extra` count on the leader only."""
-        target = self.folder / f"{PREFIX}{done:06d}"
         building = self.folder / f"{UNFINISHED}{done:06d}"
+        try:
+            self._write(building, done, state, books, extra)
+        except OSError:  # a full disk, mostly: give back what this one took
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+
+    def _write(
+        self, building: Path, done: int, state: ExperimentState, books: dict[str, Any], extra: dict[str, Tensor]
+    ) -> None:
+        target = self.folder / f"{PREFIX}{done:06d}"
         if self.group.leader:
             shutil.rmtree(building, ignore_errors=True)
             shutil.rmtree(target, ignore_errors=True)  # a damaged one of the same round
@@ -57,10 +69,12 @@ class CheckpointStore:
         self.group.barrier()
         if self.group.leader:
             checksums = {file.name: _checksum(file) for file in sorted(building.iterdir())}
-            manifest = {"done": done, "versions": versions(), "files": checksums, "books": books}
+            manifest = {"done": done, "origin": self.origin, "files": checksums, "books": books}
+            manifest["checksum"] = _own_checksum(manifest)
             write_atomically(building / "manifest.json", json.dumps(manifest))
             os.rename(building, target)
-            for old in self._folders()[:-KEPT]:
+            sync_folder(self.folder)  # before an older one goes
+            for old in _folders(self.folder)[:-KEPT]:
                 shutil.rmtree(old)
         self.group.barrier()
 
@@ -70,58 +84,75 @@ class CheckpointStore:
         if not done:
             return None
         folder = self.folder / f"{PREFIX}{done:06d}"
+        manifest = json.loads((folder / "manifest.json").read_text())
         tensors = load_file(folder / "server.safetensors")
         extra = {name.removeprefix("extra/"): tensors.pop(name) for name in list(tensors) if name.startswith("extra/")}
         state.restore_server(tensors)
-        for file in sorted(folder.glob("clients-*.safetensors")):
-            with safe_open(file, framework="pt") as stored:
+        for name in manifest["files"]:
+            if not name.startswith("clients-"):
+                continue
+            with safe_open(folder / name, framework="pt") as stored:
                 for name in stored.keys():  # noqa: SIM118  (not a dictionary)
                     if state.owners[int(name.split("/")[0])] == self.group.rank:
                         state.restore_client(name, stored.get_tensor(name))
-        manifest = json.loads((folder / "manifest.json").read_text())
         return Checkpoint(done, manifest["books"], extra)
 
     def _newest_whole(self) -> int:
         """Its number; those after it are of no use, and must not outlive the ones that this run will write."""
-        for folder in reversed(self._folders()):
-            problem = _problem(folder)
+        for unfinished in self.folder.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(unfinished)
+        for folder in reversed(_folders(self.folder)):
+            problem = self._problem(folder)
             if not problem:
                 return _number(folder)
             print(f"checkpoint {folder.name} is not used: {problem}", flush=True)
             shutil.rmtree(folder)
         return 0
 
-    def _folders(self) -> list[Path]:
-        return sorted(self.folder.glob(f"{PREFIX}[0-9]*"), key=_number)
+    def _problem(self, folder: Path) -> str:
+        """Why a checkpoint cannot be trusted, or nothing."""
+        try:
+            manifest = json.loads((folder / "manifest.json").read_text())
+            if manifest.pop("checksum") != _own_checksum(manifest) or manifest["done"] != _number(folder):
+                return "manifest.json is damaged"
+            for name, checksum in manifest["files"].items():
+                if _checksum(folder / name) != checksum:
+                    return f"{name} is damaged"
+        except FileNotFoundError as error:
+            return f"{Path(error.filename).name} is missing"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return f"its manifest cannot be read ({type(error).__name__})"
+        written = manifest["origin"]
+        for what, now in self.origin.items():
+            if written.get(what) != now:
+                return f"it was written by {what} {written.get(what)}, this is {now}"
+        return ""
 
-    def remove(self) -> None:
-        """The run is finished: its files say all."""
-        for folder in [*self._folders(), *self.folder.glob(f"{UNFINISHED}*")]:
-            shutil.rmtree(folder)
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"{PREFIX}[0-9]*"), key=_number)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """The run is finished: its files say all."""
+    for old in [*_folders(folder), *folder.glob(f"{UNFINISHED}*")]:
+        shutil.rmtree(old)
 
 
 def _number(folder: Path) -> int:
     return int(folder.name.removeprefix(PREFIX))
 
 
-def _problem(folder: Path) -> str:
-    """Why a checkpoint cannot be trusted, or nothing."""
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        for name, checksum in manifest["files"].items():
-            if _checksum(folder / name) != checksum:
-                return f"{name} is damaged"
-        written, now = manifest["versions"], versions()
-        for package in ("fedbench", "torch"):
-            if written[package] != now[package]:
-                return f"it was written by {package} {written[package]}, this is {now[package]}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"its manifest cannot be read ({type(error).__name__})"
-    return ""
+def _own_checksum(manifest: dict[str, Any]) -> str:
+    """Of the manifest itself, which holds the books: JSON keeps every bit of a number."""
+    return hashlib.blake2b(json.dumps(manifest).encode(), digest_size=16).hexdigest()
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    save_file({name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}, path)
+    try:
+        save_file({name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}, path)
+    except SafetensorError as error:
+        raise as_os_error(error, path) from error
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
 

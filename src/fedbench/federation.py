@@ -66,7 +66,7 @@ class Federation:
         self.state = ExperimentState(model, algorithm, self.owners, group)
         self.proximal = sum(piece.proximal for piece in algorithm.modifiers.values())
         self.columns = self._row_layout()
-        self.ledger = Ledger(model, algorithm, norms)
+        self.ledger = Ledger(model, algorithm, norms, classes)
         self.totals = Totals()
         self.done = 0
 
@@ -82,7 +82,9 @@ class Federation:
             due = self.done == self.settings.rounds or self.done % self.settings.eval.every == 0
             if due and not record.diverged:  # a broken model has no accuracy
                 record.score = self.evaluate()
-                record.diverged = why_test_diverged(record.score.loss, self.classes)
+                weights = None if self.algorithm.personal else self.state.w
+                loss, limit = record.score.loss, self.ledger.limit
+                record.diverged = why_test_diverged(loss, record, self.model, weights, limit)
                 record.score = None if record.diverged else record.score
             self.totals.seconds += time.perf_counter() - started
             record.numbers["seconds"] = round(self.totals.seconds, 3)
@@ -229,8 +231,8 @@ class Federation:
             "gradients": self.totals.gradients,
             **self.ledger.means(facts, numbers),
         }
-        cause = why_diverged(facts, losses, [self.state.w, self.state.b], self.classes)
-        return Record(self.done, books, clients=self.ledger.rows(facts, numbers, self.sizes), diverged=cause)
+        diverged = why_diverged(facts, numbers, self.model, self.state.w, self.state.b, self.ledger.limit)
+        return Record(self.done, books, clients=self.ledger.rows(facts, numbers, self.sizes), diverged=diverged)
 
     def evaluate(self) -> Score:
         """All scores of the state after a round."""

@@ -3,15 +3,59 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, durable: bool = True) -> None:
+    """Write beside the file and rename: two writers never share a temporary file, and a full disk leaves none.
+
+    `durable` waits until the disk has it. Without, a crash of the machine (not of the process) may lose the change.
+    """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    if durable:
+        sync_folder(path.parent)
+
+
+def append(path: Path, text: str) -> None:
+    """Add whole lines: in one call, and when the disk is full, none of them."""
+    data = text.encode()
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        before = os.fstat(file).st_size
+        try:
+            while data:
+                data = data[os.write(file, data) :]
+        except OSError as error:
+            os.ftruncate(file, before)
+            raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(file)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the names in a folder, so that what follows is never there without them."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Temporary files of a process that was killed while it wrote. Only for who holds the folder's lock."""
+    for file in folder.glob(".*.part"):
+        file.unlink(missing_ok=True)

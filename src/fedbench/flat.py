@@ -73,18 +73,22 @@ class FlatModel:
         self.module = model.to(device)
         self.device = torch.device(device)
         self.layers: list[Layer] = []
+        self.buffer_layers: list[Layer] = []  # the slices of `b`
         parameters: list[tuple[nn.Parameter, nn.Module]] = []
         self.places: list[tuple[nn.Parameter, int, int]] = []  # every parameter and its slice of `w`
         buffers: list[tuple[nn.Module, str, Tensor]] = []
-        position = 0
+        position = floats = 0
         for name, modules in model.layers():
-            start = position
+            start, before = position, len(buffers)
             for module in (inner for outer in modules for inner in outer.modules()):
                 own = list(module.parameters(recurse=False))
                 parameters += [(parameter, module) for parameter in own]
                 buffers += [(module, key, value) for key, value in module.named_buffers(recurse=False)]
                 position += sum(parameter.numel() for parameter in own)
             self.layers.append(Layer(name, start, position))
+            more = sum(value.numel() for _, _, value in buffers[before:] if value.is_floating_point())
+            self.buffer_layers.append(Layer(name, floats, floats + more))
+            floats += more
         self.size = position
         self._adopt_parameters(parameters)
         self._adopt_buffers(buffers)

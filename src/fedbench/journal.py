@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from fedbench.bookkeeping import Record, Totals
-from fedbench.checkpoint import CheckpointStore
+from fedbench.checkpoint import CheckpointStore, remove_checkpoints
 from fedbench.federation import Federation
+from fedbench.files import remove_leftovers
 from fedbench.parts import Parts
 from fedbench.recorder import Recorder
 from fedbench.reporting import summary_facts
@@ -16,13 +18,20 @@ from fedbench.runs import label
 PERSONAL_NOTE = "clients keep a part of their models; here it is the clients' weighted mean"
 
 
+def clean(folder: Path) -> None:
+    """Remove what a finished run no longer needs, also when an earlier process was killed before it could do so."""
+    remove_checkpoints(folder)
+    remove_leftovers(folder)
+
+
 class Journal:
     def __init__(self, parts: Parts, federation: Federation, workers: int):
         self.parts, self.federation, self.workers = parts, federation, workers
         self.started, self.earlier = time.time(), 0.0  # seconds of the attempts before this one
-        self.store = CheckpointStore(parts.folder.path, federation.group)
+        leader = federation.group.leader
+        self.store = CheckpointStore(parts.folder.path, federation.group, parts.origin() if leader else {})
         labels = federation.evaluator.labels
-        self.recorder = Recorder(parts.folder, labels, federation.settings.rounds) if federation.group.leader else None
+        self.recorder = Recorder(parts.folder, labels, federation.settings.rounds) if leader else None
 
     @property
     def wall_time(self) -> float:
@@ -61,7 +70,7 @@ class Journal:
             self.recorder.close()
 
     def finish(self) -> None:
-        """The final files; then the checkpoints have done their duty."""
+        """The final files; with them the checkpoints have done their duty, and `clean` may remove them."""
         self.federation.load_global()
         scalars = self.parts.config.scalars
         probabilities = self.federation.evaluator.softmax() if scalars.eval.conformal else None
@@ -71,4 +80,3 @@ class Journal:
             facts = summary_facts(self.parts, self.federation, self.workers, self.wall_time)
             note = PERSONAL_NOTE if self.parts.algorithm.personal else ""
             self.recorder.finish(self.federation.model.state_dict(), note, facts)
-            self.store.remove()

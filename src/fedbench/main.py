@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from fedbench import messages
@@ -18,11 +20,12 @@ from fedbench.algorithms.base import Scene, chain
 from fedbench.algorithms.build import Algorithm, build
 from fedbench.batches import Sampler, examples
 from fedbench.config import Config, check, config_folder, short_names
-from fedbench.errors import BadInput, require
+from fedbench.errors import BadInput, bad_value, require
+from fedbench.faults import MachineFault, WorkerFailure, explain
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
 from fedbench.interrupt import Interrupted, StopRequest
-from fedbench.journal import Journal
+from fedbench.journal import Journal, clean
 from fedbench.parallel import Group, join_torchrun, launch, settle, under_torchrun
 from fedbench.partitions.base import hold_out
 from fedbench.parts import Parts
@@ -99,9 +102,19 @@ def pick_device(asked: str) -> str:
     return "cuda" if available and asked != "cpu" else "cpu"
 
 
-def run(config: Config) -> int:
-    """One experiment from configuration to files. Returns the exit status."""
-    runtime = config.scalars.runtime
+def run(config: Config) -> bool:
+    """One experiment from configuration to files. Returns whether somebody asked to stop while it was ending well."""
+    try:
+        return _run(config)
+    except Exception as error:
+        fault = explain(error, Path(config.scalars.results))
+        if fault is None:
+            raise
+        raise fault from error
+
+
+def _run(config: Config) -> bool:
+    runtime, stopping = config.scalars.runtime, False
     torch.set_num_threads(1)  # no thread pool before the ranks are forked
     parts = build_parts(config)
     group = join_torchrun(runtime.timeout) if under_torchrun() else Group()
@@ -111,12 +124,14 @@ def run(config: Config) -> int:
         if not skip:
             with StopRequest() as stop:
                 execute(parts, group, stop)
+                stopping = stop.requested
         if group.leader:
+            clean(parts.folder.path)
             report(parts, skipped=bool(skip))
     finally:
         if lock is not None:
             lock.release()
-    return FINISHED
+    return stopping
 
 
 def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
@@ -182,7 +197,10 @@ def job(composed: DictConfig) -> None:
     aliases: dict[str, str] = {}
     try:
         aliases = short_names(composed)
-        statuses.append(run(check(composed, dict(HydraConfig.get().runtime.choices))))
+        stopping = run(check(composed, dict(HydraConfig.get().runtime.choices)))
+        statuses.append(FINISHED)
+        if stopping and HydraConfig.get().mode == RunMode.MULTIRUN:  # this run is done, but others were to follow
+            raise Interrupted
     except BadInput as error:
         complain(in_users_words(str(error), aliases))
         statuses.append(BAD_INPUT)
@@ -192,6 +210,12 @@ def job(composed: DictConfig) -> None:
     except (Interrupted, KeyboardInterrupt):
         statuses.append(INTERRUPTED)
         raise KeyboardInterrupt from None  # ends a sweep, too
+    except MachineFault as error:
+        complain(str(error), on_every_rank=True)
+        statuses.append(UNEXPECTED)
+    except WorkerFailure as error:
+        complain(str(error).rstrip())
+        statuses.append(UNEXPECTED)
     except Exception:
         traceback.print_exc()
         statuses.append(UNEXPECTED)
@@ -204,8 +228,8 @@ def in_users_words(message: str, aliases: dict[str, str]) -> str:
     return message
 
 
-def complain(message: str) -> None:
-    if os.environ.get("RANK", "0") == "0":
+def complain(message: str, on_every_rank: bool = False) -> None:
+    if on_every_rank or os.environ.get("RANK", "0") == "0":
         print(f"fedbench: {message}", file=sys.stderr, flush=True)
 
 
@@ -215,6 +239,7 @@ def main() -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU must not spoil the fork
     sweeps = [word for word in sys.argv[1:] if word in ("-m", "--multirun")]  # Hydra wants them in front
     sys.argv[1:] = sweeps + [word for word in sys.argv[1:] if word not in sweeps]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # before and between runs it ends all, like Ctrl-C
     try:
         hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)()
     except BadInput as error:  # of a sweep as a whole
@@ -222,6 +247,9 @@ def main() -> None:
         statuses.append(BAD_INPUT)
     except (ValueError, *messages.CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
         complain(messages.explain(error, sys.argv[1:]))
+        statuses.append(BAD_INPUT)
+    except OSError as error:  # Hydra could not write a sweep's list of overrides
+        complain(str(bad_value("results", error.filename, f"a folder that can be written is allowed ({error})")))
         statuses.append(BAD_INPUT)
     except KeyboardInterrupt:
         statuses.append(INTERRUPTED)

@@ -11,10 +11,14 @@ import ctypes
 import math
 import mmap
 import os
+import pickle
 import signal
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import torch
@@ -22,12 +26,15 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
+from fedbench.faults import Ended, reason
+
 # Rows travel between machines in pieces of this many elements: 64 MiB of float32.
 PIECE_ELEMENTS = 2**24
 # A block of clients is trained before what they send is summed. Its rows have this many elements at most, unless the
 # ranks could not have a client each: 256 MiB of float32, which is also the room in shared memory.
 BLOCK_ELEMENTS = 2**26
 GRACE_SECONDS = 2  # how long the other ranks may take to notice that one has failed, before they are killed
+HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 class SharedMemory:
@@ -127,7 +134,7 @@ def join_torchrun(timeout: int) -> Group:
 
 
 def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: bool = False) -> None:
-    """Run `work` on every rank of this machine; a rank that fails ends the others and its traceback is raised.
+    """Run `work` on every rank of this machine; a rank that fails ends the others, and its reason is raised.
 
     Ranks are forked: they inherit the data without a copy and start without importing torch again. That is safe only
     while this process has started no thread pool and not touched CUDA, so whatever does so must be `isolated`: a
@@ -136,16 +143,54 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: 
     if workers == 1 and not isolated:
         work(Group())
         return
-    with tempfile.TemporaryDirectory(prefix="fedbench-") as folder:
-        memory = SharedMemory(BLOCK_ELEMENTS)
-        arguments = (work, workers, timeout, str(Path(folder) / "rendezvous"), memory)
-        ranks = multiprocessing.start_processes(_rank, arguments, workers, join=False, start_method="fork")
+    with tempfile.TemporaryDirectory(prefix="fedbench-") as name:
+        folder, memory, context = Path(name), SharedMemory(BLOCK_ELEMENTS), multiprocessing.get_context("fork")
+        ranks = []
+        for rank in range(workers):
+            arguments = (rank, work, workers, timeout, folder, memory, os.getpid())
+            ranks.append(context.Process(target=_rank, args=arguments))
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until a rank has its own ways with them
         try:
-            while not ranks.join(grace_period=GRACE_SECONDS):
-                pass
+            try:
+                for process in ranks:
+                    process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            _watch(ranks, folder, timeout)
         finally:  # a second Ctrl-C lands here: no orphan remains
-            for process in ranks.processes:
-                process.kill()
+            for process in ranks:
+                if process.pid is not None:
+                    process.kill()
+                    process.join()
+
+
+def _watch(ranks: list[multiprocessing.Process], folder: Path, timeout: int) -> None:
+    """Wait for all ranks. When one has failed, the others have a moment to say what they know; then all is over."""
+    running, deadline = set(ranks), math.inf
+    while running and time.monotonic() < deadline:
+        left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        ended = set(wait([process.sentinel for process in running], timeout=left))
+        running = {process for process in running if process.sentinel not in ended}
+        if deadline == math.inf and any(process.exitcode for process in ranks if process not in running):
+            deadline = time.monotonic() + GRACE_SECONDS
+    if deadline == math.inf:
+        return
+    failed = [_how_it_ended(rank, process.exitcode, folder) for rank, process in enumerate(ranks) if process.exitcode]
+    silent = [rank for rank, process in enumerate(ranks) if process in running]
+    raise reason(failed, silent, len(ranks), timeout)
+
+
+def _how_it_ended(rank: int, code: int, folder: Path) -> Ended:
+    if code < 0:
+        return Ended(rank, signal=-code)
+    try:
+        return pickle.loads(_last_words(folder, rank).read_bytes())
+    except (OSError, EOFError, pickle.UnpicklingError):  # no room for its last words
+        return Ended(rank, traceback=f"it ended with status {code} and could not say why\n")
+
+
+def _last_words(folder: Path, rank: int) -> Path:
+    return folder / f"failure-{rank}"
 
 
 def _rank(
@@ -153,20 +198,29 @@ def _rank(
     work: Callable[[Group], None],
     workers: int,
     timeout: int,
-    rendezvous: str,
+    folder: Path,
     memory: SharedMemory,
+    parent: int,
 ) -> None:
     # The parent alone handles Ctrl-C and SIGTERM, and tells the ranks; should it die, the kernel ends this rank.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in HANDLED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)
+    if os.getppid() != parent:  # it has died already
+        os._exit(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # this machine only: no name lookup
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{rendezvous}",
-        rank=rank,
-        world_size=workers,
-        timeout=timedelta(seconds=timeout),
-    )
-    work(Group(memory))
-    dist.destroy_process_group()
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder / 'rendezvous'}",
+            rank=rank,
+            world_size=workers,
+            timeout=timedelta(seconds=timeout),
+        )
+        work(Group(memory))
+        dist.destroy_process_group()
+    except BaseException as error:
+        _last_words(folder, rank).write_bytes(pickle.dumps(Ended.of(rank, error)))
+        sys.stdout.flush()
+        os._exit(1)  # the process group may hang when it is taken down after a failure

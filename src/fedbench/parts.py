@@ -12,7 +12,7 @@ from fedbench.data.base import Dataset
 from fedbench.models.base import Model
 from fedbench.partitions.base import Split
 from fedbench.partitions.measures import partition_hash
-from fedbench.runs import RunFolder
+from fedbench.runs import RunFolder, source_hash, versions
 
 
 @dataclass
@@ -34,3 +34,8 @@ class Parts:
     def partition_hash(self) -> str:
         """Of who trains on what, and, where clients have tests of their own, of those."""
         return partition_hash([*self.split.parts, *(self.split.local_tests or [])])
+
+    def origin(self) -> dict[str, str]:
+        """What a checkpoint must share with the run that goes on from it, or numbers of two runs would be mixed."""
+        packages = {name: number for name, number in versions().items() if name != "python"}
+        return {"run": self.id, **packages, "source code": source_hash(), "partition": self.partition_hash()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from fedbench.bookkeeping import Record
 from fedbench.conformal import coverage_table
+from fedbench.files import append
 from fedbench.flat import digest
 from fedbench.progress import Progress
 from fedbench.runs import RunFolder
@@ -34,14 +36,14 @@ class Recorder:
     def start(self, tracker: Tracker, done: int) -> None:
         """Begin to write; after a resume the files hold exactly the rows of the checkpoint again."""
         self.tracker, self.progress = tracker, Progress(self.rounds, done)
-        self.folder.write("metrics.csv", _csv(self.rows, header=bool(self.rows)))
+        self._write_metrics()
         self._write_tables()
         for row in self.rows:
             tracker.log(row)
 
     def add(self, record: Record) -> None:
         if record.diverged:
-            self.diverged = {"round": record.round, "cause": record.diverged}
+            self.diverged = {"round": record.round, **asdict(record.diverged)}
         self._add_to_table("clients.csv", record.clients)
         if record.score is not None:
             self._add_row(record)
@@ -59,14 +61,14 @@ class Recorder:
             self.predictions["best"] = score.predictions.clone()  # files hold no shared memory
         self.predictions["final"] = score.predictions
         self.rows.append(row)
-        self._append("metrics.csv", _csv([row], header=len(self.rows) == 1))
+        self._write_metrics()
         self._add_to_table("local_tests.csv", score.clients)
         self.tracker.log(row)
 
     def _add_to_table(self, name: str, rows: list[dict[str, Any]]) -> None:
         if rows:
             added = _csv(rows, header=not self.tables[name])
-            self._append(name, added)
+            append(self.folder.path / name, added)
             self.tables[name] += added
 
     def _write_tables(self) -> None:
@@ -76,9 +78,9 @@ class Recorder:
             else:
                 (self.folder.path / name).unlink(missing_ok=True)
 
-    def _append(self, name: str, text: str) -> None:
-        with open(self.folder.path / name, "a", newline="") as file:
-            file.write(text)
+    def _write_metrics(self) -> None:
+        """As a whole: who reads while a line is appended may see half of it, when it crosses a page's end."""
+        self.folder.write("metrics.csv", _csv(self.rows, header=bool(self.rows)), durable=False)
 
     def _row(self, number: int) -> dict[str, float]:
         return next(row for row in self.rows if row["round"] == number)

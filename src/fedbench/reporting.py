@@ -88,7 +88,9 @@ def report(parts: Parts, skipped: bool) -> None:
     if skipped:
         print("this run is finished already (force=true runs it again)")
     if summary["status"] == "diverged":
-        print(f"diverged in round {summary['diverged']['round']}: {summary['diverged']['cause']}")
+        facts = summary["diverged"]
+        layer = f", layer {facts['layer']}" if facts.get("layer") else ""  # runs of earlier versions do not name one
+        print(f"diverged in round {facts['round']}: {facts['cause']}{layer}")
     else:
         note = f" on a {summary['data']['note']}" if summary["data"]["source"] == "synthetic" else ""
         best = f"best {100 * summary['best_accuracy']:.2f} % (round {summary['best_round']})"

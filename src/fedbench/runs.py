@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedbench.algorithms.base import chain
 from fedbench.algorithms.build import Algorithm
 from fedbench.config import Config, config_folder
 from fedbench.errors import bad_value
+from fedbench.faults import full_disk
 from fedbench.files import write_atomically
 
 # Keys that cannot change a number: where things are, how they are shown, how the work is shared out.
@@ -126,6 +128,8 @@ class RunFolder:
             print(f"another process is doing this run; waiting for it: {self.path}", flush=True)
             lock.acquire()
         except OSError as error:
+            if full_disk(error):
+                raise
             folder = self.path.parents[2]
             raise bad_value("results", folder, f"a folder that can be written is allowed ({error.strerror})") from error
         return lock
@@ -135,9 +139,9 @@ class RunFolder:
         self.summary_file.unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def write(self, name: str, content: str | bytes) -> None:
+    def write(self, name: str, content: str | bytes, durable: bool = True) -> None:
         """Write one file so that readers see the whole of it or nothing."""
-        write_atomically(self.path / name, content)
+        write_atomically(self.path / name, content, durable)
 
 
 def versions() -> dict[str, str]:
@@ -149,6 +153,17 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": numpy.__version__,
     }
+
+
+@lru_cache
+def source_hash() -> str:
+    """Of the program itself, but for what only reads finished runs: other code may compute other numbers."""
+    folder, result = Path(fedbench.__file__).parent, hashlib.blake2b(digest_size=6)
+    for file in sorted(folder.rglob("*.py")):
+        name = file.relative_to(folder)
+        if name.parts[0] != "study":
+            result.update(f"{name}\0".encode() + file.read_bytes())
+    return result.hexdigest()
 
 
 def source_commit() -> dict[str, Any]:

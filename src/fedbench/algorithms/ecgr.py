@@ -133,5 +133,9 @@ def _matrix(shape: tuple[int, int], like: Tensor, limit: float) -> Tensor:
     if size * like.element_size() <= limit:
         return like.new_empty(shape)
     with tempfile.NamedTemporaryFile(prefix="fedbench-trace-") as file:
-        os.posix_fallocate(file.fileno(), 0, size * like.element_size())  # a full disk says so here
+        try:
+            os.posix_fallocate(file.fileno(), 0, size * like.element_size())  # a full disk says so here
+        except OSError as error:
+            place = f"ECGR's trace in {file.name}; TMPDIR names another folder"
+            raise OSError(error.errno, error.strerror, place) from error
         return torch.from_file(file.name, shared=True, size=size, dtype=like.dtype).view(shape)

@@ -21,6 +21,7 @@ import torch.multiprocessing as multiprocessing
 
 from fedbench.config import Config
 from fedbench.errors import BadInput
+from fedbench.faults import MachineFault, WorkerFailure
 from fedbench.files import write_atomically
 from fedbench.interrupt import Interrupted
 from fedbench.study.plan import Job, compose_config
@@ -204,7 +205,7 @@ def _attempt(configuration: Callable[[], Config], request: _Request) -> tuple[st
         return "finished", ""
     except (Interrupted, KeyboardInterrupt):
         return "interrupted", ""
-    except BadInput as error:
+    except (BadInput, MachineFault, WorkerFailure) as error:
         return "failed", f"{error}\n"
     except Exception:
         return "failed", traceback.format_exc()

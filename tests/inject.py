@@ -1,0 +1,100 @@
+"""Runs `fedbench ...` with one planted fault: `python tests/inject.py '{"place": ..., "call": n, ...}' WORDS`.
+
+The n-th call of a place, in the chosen rank, is where it happens: the process is killed, hangs, raises, or the system
+refuses to write. The product knows nothing of this file.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import torch.distributed as dist
+
+import fedbench.checkpoint
+from fedbench import main as program
+from fedbench import reporting
+from fedbench.checkpoint import CheckpointStore
+from fedbench.client import Trainer
+from fedbench.federation import Federation
+from fedbench.recorder import Recorder
+
+PLACES = {  # where a fault can be planted: owner and name of a function
+    "training": (Trainer, "_steps"),
+    "aggregation": (Federation, "server_step"),
+    "evaluation": (Federation, "evaluate"),
+    "metrics": (Recorder, "_add_row"),
+    "checkpoint": (CheckpointStore, "save"),
+    "checkpoint-tensors": (fedbench.checkpoint, "_save"),
+    "checkpoint-manifest": (fedbench.checkpoint, "_own_checksum"),
+    "checkpoint-pruning": (fedbench.checkpoint, "_folders"),
+    "rename": (os, "replace"),
+    "final": (Recorder, "finish"),
+    "final-summary": (Recorder, "_results"),
+    "cleaning": (program, "clean"),
+}
+ERRORS = {name: getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EIO")}
+
+
+def strike(fault: dict) -> None:
+    kind = fault["kind"]
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "killall":
+        os.killpg(0, signal.SIGKILL)
+    elif kind in ("SIGINT", "SIGTERM"):
+        os.kill(os.getppid() if dist.is_initialized() else os.getpid(), signal.Signals[kind])
+    elif kind == "hang":
+        time.sleep(1000)
+    elif kind == "memory":
+        raise MemoryError
+    elif kind in ERRORS:
+        raise OSError(ERRORS[kind], os.strerror(ERRORS[kind]), "planted")
+    else:
+        raise ArithmeticError("a planted failure")
+
+
+def plant(fault: dict) -> None:
+    """Wrap the function so that its n-th call in the chosen rank strikes, before it does its work or after it."""
+    owner, name = PLACES[fault["place"]]
+    original: Callable = getattr(owner, name)
+    calls = 0
+
+    def struck(*arguments, **keywords):
+        nonlocal calls
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        calls += rank == fault.get("rank", 0)
+        due = calls == fault.get("call", 1) and rank == fault.get("rank", 0)
+        if due and not fault.get("after"):
+            strike(fault)
+        result = original(*arguments, **keywords)
+        if due and fault.get("after"):
+            strike(fault)
+        return result
+
+    setattr(owner, name, struck)
+
+
+def limit_file_size(size: int) -> None:
+    """Files cannot grow past it: what a full disk is, without one."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def prepare(fault: dict) -> None:
+    reporting.save_picture = lambda *_: None  # the partition's picture takes longer than the whole run
+    if fault.get("file_size"):
+        limit_file_size(fault["file_size"])
+    if fault.get("place"):
+        plant(fault)
+
+
+if __name__ == "__main__":
+    prepare(json.loads(sys.argv.pop(1)))
+    program.main()

@@ -1,0 +1,210 @@
+"""A run that is killed, at any moment, goes on with the same command and ends with the same numbers, to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from faults_helper import SETTING, WORDS, folder_of, one_line, result, run, start, uninterrupted
+
+# (place, which call of it, before or after it, the round after which the next process may go on). Every call is
+# counted in one rank; with two workers the leader trains one or two of the three clients of a round.
+MOMENTS = {
+    "training": ({"place": "training", "call": 5}, 0),
+    "aggregation": ({"place": "aggregation", "call": 4}, 2),
+    "evaluation": ({"place": "evaluation", "call": 5}, 4),
+    "metrics": ({"place": "metrics", "call": 3}, 2),
+    "checkpoint tensors": ({"place": "checkpoint-tensors", "call": 3}, 2),
+    "checkpoint manifest": ({"place": "checkpoint-manifest", "call": 2}, 2),
+    "checkpoint done": ({"place": "checkpoint", "call": 2, "after": True}, 4),
+    "final files": ({"place": "final"}, 4),
+    "final summary": ({"place": "final-summary"}, 4),
+    "cleaning": ({"place": "cleaning"}, 5),
+}
+ALWAYS = {
+    "algo=scaffold": ["checkpoint tensors", "cleaning"],
+    "algo=fedbn": ["aggregation"],
+    "modifier=[ecgr]": ["final summary"],
+}
+EVERY = list(MOMENTS)
+# Every method meets three moments, and over all methods every moment comes often.
+CASES = [
+    (word, moment) for number, word in enumerate(WORDS) for moment in (EVERY[number % 10], EVERY[(number + 4) % 10])
+]
+CASES += [(word, moment) for word, moments in ALWAYS.items() for moment in moments if (word, moment) not in CASES]
+PARAMETERS = [
+    pytest.param(word, moment, id=f"{word}-{moment}", marks=() if moment in ALWAYS.get(word, []) else pytest.mark.heavy)
+    for word, moment in CASES
+]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch, data_root):
+    monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("word", "moment"), PARAMETERS)
+def test_killed_at_a_moment_and_resumed_with_another_number_of_workers(word, moment):
+    fault, latest = MOMENTS[moment]
+    before, after = random.Random(word + moment).choice([(1, 2), (2, 1), (2, 3), (1, 1)])
+    setting = (*SETTING, word, "results=broken")
+    killed = run(*setting, f"runtime.workers={before}", **fault, kind="killall")
+    assert killed.status == -signal.SIGKILL, killed.err
+    assert (folder_of("broken") / "summary.json").exists() == (moment == "cleaning")
+    resumed = run(*setting, f"runtime.workers={after}")
+    assert resumed.status == 0, resumed.err
+    if moment == "cleaning":
+        assert "finished already" in resumed.out
+    else:
+        assert (
+            latest - 2 <= resumed.resumed_after <= latest if moment == "training" else resumed.resumed_after == latest
+        )
+    assert result(folder_of("broken")) == uninterrupted(word)
+    left = [file.name for file in folder_of("broken").iterdir() if "-0" in file.name or file.name.endswith(".part")]
+    assert left == []  # neither checkpoints nor halves of files
+
+
+@pytest.mark.parametrize("number", [0, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (1, 2, 3))])
+def test_killed_again_and_again_at_random_moments(number):
+    """Also while it resumes: it gets on all the same, and never repeats more than one interval."""
+    chance, setting = random.Random(number), (*SETTING, "algo=scaffold", "results=broken")
+    reached = 0
+    for _ in range(4):
+        attempt = start({}, *setting, f"runtime.workers={chance.choice([1, 2])}")
+        time.sleep(0.1 + chance.random() * 0.8)
+        attempt.kill()
+        ended = attempt.end()
+        done = [int(line.split()[1].split("/")[0]) for line in ended.out.splitlines() if line.startswith("round ")]
+        assert not done or ended.resumed_after >= reached - 2
+        reached = max([reached, *done])
+    assert run(*setting, "runtime.workers=2").status == 0
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
+STOPS = [
+    (kind, place) for kind in ("SIGINT", "SIGTERM") for place in ("training", "aggregation", "checkpoint", "evaluation")
+]
+FAST_STOPS = [("SIGINT", "aggregation"), ("SIGTERM", "checkpoint")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"), [pytest.param(*stop, marks=() if stop in FAST_STOPS else pytest.mark.heavy) for stop in STOPS]
+)
+def test_asked_to_stop(kind, place):
+    """Status 130, a checkpoint of the round at hand, one line that says how to go on."""
+    workers = 1 if place in ("training", "checkpoint") else 2
+    setting = (*SETTING, "algo=scaffold", "results=broken")
+    call = {"training": 2, "checkpoint": 1}.get(place, 3)
+    stopped = run(*setting, f"runtime.workers={workers}", place=place, call=call, kind=kind)
+    assert stopped.status == 130, stopped.err
+    assert one_line(stopped.err) == (
+        "fedbench: interrupted; the same command (without force=true) goes on from the last checkpoint"
+    )
+    newest = max(int(folder.name[-6:]) for folder in folder_of("broken").glob("checkpoint-*"))
+    rounds = sum(line.startswith("round ") for line in stopped.out.splitlines())
+    resumed = run(*setting, f"runtime.workers={3 - workers}")
+    assert resumed.resumed_after == newest >= rounds - 1
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
+def test_asked_to_stop_in_the_last_round_ends_a_sweep_but_not_the_run():
+    """The run at hand ends well; those after it do not begin, and the same command does them."""
+    setting = (*SETTING, "-m", "seed=0,1", "results=broken", "runtime.workers=1")
+    stopped = run(*setting, place="final", kind="SIGTERM")
+    assert stopped.status == 130, stopped.err
+    assert len(list(Path().glob("broken/runs/*/*/summary.json"))) == 1
+    assert run(*setting).status == 0
+    assert len(list(Path().glob("broken/runs/*/*/summary.json"))) == 2
+    alone = run(*SETTING, "results=alone", "runtime.workers=1", place="final", kind="SIGTERM")
+    assert alone.status == 0  # nothing is left to do
+
+
+def two_checkpoints() -> tuple[str, ...]:
+    setting = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=1")
+    assert run(*setting, place="final", kind="kill").status == -signal.SIGKILL
+    assert [folder.name for folder in sorted(folder_of("broken").glob("checkpoint-*"))] == [
+        "checkpoint-000002",
+        "checkpoint-000004",
+    ]
+    return setting
+
+
+HARMS = ["server.safetensors", "clients-0.safetensors", "manifest.json", "truncated", "removed", "books", "origin"]
+
+
+@pytest.mark.parametrize(
+    "harm", [pytest.param(harm, marks=() if harm in ("truncated", "books") else pytest.mark.heavy) for harm in HARMS]
+)
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(harm):
+    setting, newest = two_checkpoints(), folder_of("broken") / "checkpoint-000004"
+    reason = f"{harm} is damaged"
+    if harm in ("truncated", "removed"):
+        file, reason = (
+            newest / "clients-0.safetensors",
+            f"clients-0.safetensors is {harm.replace('truncated', 'damaged')}",
+        )
+        content = file.read_bytes()
+        file.unlink()
+        if harm == "truncated":
+            file.write_bytes(content[: len(content) // 2])
+    elif harm in ("books", "origin"):  # well-formed, but not what was written
+        manifest, reason = json.loads((newest / "manifest.json").read_text()), "manifest.json is damaged"
+        if harm == "books":
+            manifest["books"]["rows"][0]["test_accuracy"] += 0.01
+        else:
+            manifest["origin"]["torch"] = "0"
+        (newest / "manifest.json").write_text(json.dumps(manifest))
+    else:
+        content = bytearray((newest / harm).read_bytes())
+        content[random.Random(harm).randrange(len(content))] ^= 1
+        (newest / harm).write_bytes(content)
+    resumed = run(*setting)
+    lines = [line for line in resumed.out.splitlines() if line.startswith("checkpoint checkpoint-000004 is not used: ")]
+    assert len(lines) == 1
+    assert reason in lines[0] or "its manifest cannot be read" in lines[0]
+    assert resumed.resumed_after == 2
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
+def test_a_checkpoint_of_another_run_or_code_is_not_mixed_in(monkeypatch):
+    setting = two_checkpoints()
+    other = (*setting[:-2], "results=other", "runtime.workers=1", "client.lr=0.05")
+    assert run(*other, place="final", kind="kill").status == -signal.SIGKILL
+    for number in (2, 4):  # as whole as can be, in the wrong place
+        source = folder_of("broken") / f"checkpoint-{number:06d}"
+        target = folder_of("other") / source.name
+        for file in source.iterdir():
+            (target / file.name).write_bytes(file.read_bytes())
+    ended = run(*other)
+    assert ended.out.count(f"it was written by run {folder_of('broken').name}, this is") == 2
+    assert ended.resumed_after == 0
+    expected = run(*other[:-3], "client.lr=0.05", "results=clean", "runtime.workers=1")
+    assert expected.status == 0
+    assert result(folder_of("other")) == result(folder_of("clean"))
+    monkeypatch.setattr("fedbench.parts.source_hash", lambda: "changed")
+    ended = run(*setting)
+    assert ended.out.count("it was written by source code") == 2
+    assert ended.resumed_after == 0
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
+def test_a_signal_before_the_run_is_status_130_too(data_root):
+    """While the data are read there is nothing to keep; it ends at once, with the same line."""
+    waiting = start({}, *SETTING, "results=one", "rounds=100000", "runtime.workers=1")
+    while not list(Path().glob("one/runs/*/*/metrics.csv")):
+        time.sleep(0.01)
+    second = start({}, *SETTING, "results=one", "rounds=100000", "runtime.workers=1")
+    while "waiting for it" not in (second.out.read_text() if second.out.exists() else ""):
+        time.sleep(0.01)
+    os.kill(second.pid, signal.SIGTERM)
+    ended = second.end()
+    waiting.kill()
+    waiting.end()
+    assert ended.status == 130
+    assert "interrupted" in one_line(ended.err)
