@@ -179,7 +179,7 @@ def test_mcnemar_counts_images_that_only_one_gets_right(tmp_path):
     found = values.of(made.cells[1], measure)
     assert found.number == pytest.approx(2 / 2**6)
     assert found.text == "0.031"
-    assert found.detail == "2 seeds; images that only one of the two gets right: 0 against 6, 0 against 6"
+    assert found.detail == "2 seeds; images that only this method, or only A, gets right: 0 against 6, 0 against 6"
     final = as_measure("p", {"name": "mcnemar", "against": {"method": "A"}, "predictions": "final"})
     assert Values(made, [final]).of(made.cells[1], final).number == 1.0
 

@@ -43,8 +43,8 @@ def printed(method: str, text: str, value: float | None, flag: str = "", measure
         ("ffd", "81.00 ± 1.41 *(2 of 3 seeds)", "seeds: 80.00, 82.00, *"),
         ("ffm", "81.00 ± 1.41 (2 of 3 seeds)", "seeds: 80.00, 82.00, -"),
         ("fmr", "80.00 (1 of 3 seeds)", "seeds: 80.00, -, -"),
-        ("dd", "*", "seeds: *, *"),
-        ("md", "*", "seeds: -, *"),
+        ("dd", "* (0 of 2 seeds)", "seeds: *, *"),
+        ("md", "* (0 of 2 seeds)", "seeds: -, *"),
         ("mm", "-", "seeds: -, -"),
     ],
 )

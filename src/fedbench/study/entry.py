@@ -141,7 +141,7 @@ def _stand_ins(runs: list[StudyRun]) -> str:
 
 def _settings(study: Study) -> list[Setting]:
     """Where the values come from; where the scale changed one, the paper's value stands beside that of the runs."""
-    settings, base = [], study.experiment.base_settings()
+    settings, base = [], study.experiment.base
     changed = study.experiment.changed_by_scale(study.scale)
     for key, origin in study.experiment.provenance.items():
         cells = study.select(origin.get("only") or {})

@@ -75,6 +75,7 @@ class Experiment:
     provenance: dict[str, dict[str, Any]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
+    base: dict[str, Any] = field(default_factory=dict)  # the file's settings beside the study: those of paper scale
 
     @property
     def file(self) -> Path:
@@ -113,10 +114,6 @@ class Experiment:
                 cells.append(cell)
         return cells
 
-    def base_settings(self) -> dict[str, Any]:
-        """The configuration in the file, that of the paper's scale, as far as it is not in the axes."""
-        return _merged(self.name)
-
     def changed_by_scale(self, scale: str) -> set[str]:
         """The keys that a scale sets: in its preset, in general, and for single labels."""
         if scale == "paper":
@@ -142,8 +139,7 @@ class Experiment:
 
     def settings(self) -> str:
         """What the file asks of its runs, without the study: experiments that agree in it share their runs."""
-        own = {key: value for key, value in _merged(self.name).items() if key != "study"}
-        return json.dumps([own, _chosen_groups(self.name)], sort_keys=True)
+        return json.dumps([self.base, _chosen_groups(self.name)], sort_keys=True)
 
     def job(self, cell: Cell, seed: int, scale: str) -> list[str]:
         """The words of a run on the command line."""
@@ -201,14 +197,15 @@ def chosen(only: str | None) -> list[str]:
 def load(name: str) -> Experiment:
     if name not in names():
         raise BadInput(f"experiment={name}: {nearest(name, names())}")
-    study = dict(_merged(name)["study"])
+    base = _merged(name)
+    study = dict(base.pop("study"))
     study["published"] = study.get("published")
     for key in ("axes", "scales"):
         study[key] = study.get(key) or {}
     study["axes"] = {
         axis: {str(label): words for label, words in labels.items()} for axis, labels in study["axes"].items()
     }
-    return Experiment(name=name, **study)
+    return Experiment(name=name, base=base, **study)
 
 
 def _merged(name: str) -> dict[str, Any]:
