@@ -18,7 +18,7 @@ ALWAYS = ("algo=scaffold", "algo=fedgen", "algo=pfedsim", "algo=fedgsnr", "modif
 # A proximal weight with which such rates are not refused.
 PULL = {
     "algo=fedprox": ("algo.mu=1e-31",),
-    "algo=feddyn": ("algo.alpha=1e-31",),
+    "algo=feddyn": ("algo.alpha=1.1e-30",),
     "modifier=[prox]": ("algo.modifiers.prox.mu=1e-31",),
 }
 
