@@ -113,9 +113,8 @@ def problem(case: Case) -> str:
     resumed = helper.run(*setting, f"runtime.workers={case.after}")
     if resumed.status != 0:
         return f"the same command ended with status {resumed.status}: {resumed.err}"
-    rounds = sum(line.startswith("round ") for line in broken.out.splitlines())
-    if "finished already" not in resumed.out and resumed.resumed_after < rounds - (4 if how else 2):
-        return f"{rounds} rounds were done, but it went on after round {resumed.resumed_after}"
+    if "finished already" not in resumed.out and resumed.resumed_after < broken.rounds - (4 if how else 2):
+        return f"{broken.rounds} rounds were done, but it went on after round {resumed.resumed_after}"
     if helper.result(helper.folder_of("broken")) != helper.result(helper.folder_of("whole")):
         return "the numbers are not those of an undisturbed run"
     return ""

@@ -50,6 +50,11 @@ class Ended:
     err: str
 
     @property
+    def rounds(self) -> int:
+        """How many rounds this process finished."""
+        return sum(line.startswith("round ") for line in self.out.splitlines())
+
+    @property
     def resumed_after(self) -> int:
         """The round after which this process went on; 0 when it began anew."""
         lines = [line for line in self.out.splitlines() if line.startswith("resuming after round ")]

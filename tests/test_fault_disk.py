@@ -89,7 +89,7 @@ def test_a_real_file_system_without_room(tmp_path):
     small = tmp_path / "small"
     small.mkdir()
     mounted = shutil.which("mount") and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1400k", "tmpfs", str(small)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=2600k", "tmpfs", str(small)], capture_output=True, check=False
     )
     if not mounted or mounted.returncode:
         pytest.skip("a file system can be mounted only by root with CAP_SYS_ADMIN")

@@ -169,9 +169,12 @@ def _watch(ranks: list[multiprocessing.Process], folder: Path, timeout: int) -> 
     running, deadline = set(ranks), math.inf
     while running and time.monotonic() < deadline:
         left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-        ended = set(wait([process.sentinel for process in running], timeout=left))
-        running = {process for process in running if process.sentinel not in ended}
-        if deadline == math.inf and any(process.exitcode for process in ranks if process not in running):
+        sentinels = set(wait([process.sentinel for process in running], timeout=left))
+        ended = {process for process in running if process.sentinel in sentinels}
+        running -= ended
+        for process in ended:
+            process.join()  # a sentinel may be ready a moment before there is an exit code
+        if deadline == math.inf and any(process.exitcode for process in ended):
             deadline = time.monotonic() + GRACE_SECONDS
     if deadline == math.inf:
         return
