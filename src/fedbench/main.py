@@ -18,7 +18,7 @@ from fedbench.algorithms.base import Scene, chain
 from fedbench.algorithms.build import Algorithm, build
 from fedbench.batches import Sampler, examples
 from fedbench.config import Config, check, config_folder, short_names
-from fedbench.errors import BadInput, require
+from fedbench.errors import BadInput, refuse_what_does_not_fit, require
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
 from fedbench.interrupt import Interrupted, StopRequest
@@ -34,6 +34,7 @@ from fedbench.settings import Scalars
 FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
+@refuse_what_does_not_fit
 def build_parts(config: Config) -> Parts:
     scalars = config.scalars
     device = pick_device(scalars.runtime.device)
@@ -216,7 +217,11 @@ def main() -> None:
     sweeps = [word for word in sys.argv[1:] if word in ("-m", "--multirun")]  # Hydra wants them in front
     sys.argv[1:] = sweeps + [word for word in sys.argv[1:] if word not in sweeps]
     try:
+        messages.check_words(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)()
+    except BadInput as error:
+        complain(str(error))
+        statuses.append(BAD_INPUT)
     except (ValueError, *messages.CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
         complain(messages.explain(error, sys.argv[1:]))
         statuses.append(BAD_INPUT)
