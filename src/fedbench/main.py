@@ -49,14 +49,15 @@ def build_parts(config: Config) -> Parts:
         model = config.model.network(data.shape, data.classes, algorithm.projection, vocabulary=data.vocabulary)
     config.model.load_weights(model)
     flat = FlatModel(model)
-    scene = Scene(flat, len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
+    facts = (len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
+    scene = Scene(flat, *facts, batch_size=scalars.client.batch_size)
     algorithm.bind(scene)  # refuses what makes no sense on this model
     config.attack.check(len(split.parts), data.classes, sequences=data.vocabulary is not None)
     allowed = f"it needs a global model, which algo={algorithm.name} has not"
     require(not (scalars.eval.conformal and algorithm.personal), "eval.conformal", "true", allowed)
     algorithm.stamps += [note for note in [config.attack.note()] if note]
     check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
-    number = run_id(identity(config, algorithm, device, data.fingerprint()))
+    number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
     return Parts(config, device, data, split, model, algorithm, folder, number)
 
