@@ -2,7 +2,7 @@
 
 `CHANGES` are tried on a tiny run: the id must change, and so must the numbers. `CANNOT` must leave the id alone.
 `FINER` change the id although a tiny run shows no other number, with the reason. `SOMETIMES` matter only together with
-other settings, which are given.
+other settings, which are given. Of `LARGE` networks the id alone is looked at: training them takes too long here.
 """
 
 TINY = (
@@ -74,7 +74,7 @@ SCALARS = {
     "data.augment": ["flip"],
     "data.shape": [26, 28, 1],
     "data.classes": 9,
-    "data.test_size": 101,
+    "data.test_size": 90,
     "model.hidden": [8, 7],
     "model.weights": "WEIGHTS",
     "model.projection": 5,
@@ -129,8 +129,8 @@ CHOSEN = {
     "algo=local": {"algo.scoring": "per_client"},
     "algo=moon": {"algo.mu": 5.0, "algo.temperature": 0.1, "algo.projection": False},
     "algo=pfedsim": {"algo.warmup": 1.0, "algo.scoring": "mean_acc"},
-    "algo=scaffold": {},
-    "modifier=[control_variate]": {},
+    "algo=scaffold": {"algo.modifiers.control_variate.layers": 1},
+    "modifier=[control_variate]": {"layers": 1},
     "modifier=[ecgr]": {"beta": 0.9, "ratio": 0.9, "select": "norm_topk"},
     "modifier=[gsnr]": {
         "steps": 3,
@@ -174,3 +174,47 @@ SOMETIMES = [
     ("", "partition.min_samples", 15, "partition.alpha=0.05"),
     ("partition=file partition.path=SPLIT", "partition.clients", 3, ""),
 ]
+
+LARGE = {
+    "model=resnet18": {"model.stem": "cifar", "model.extra": False, "model.image_size": 40},
+    "model=vgg16 data=cifar10": {"model.batch_norm": True},
+}
+# `model.pretrained` needs torchvision's file: test_model_pretrained.py. ViT's image size is the ResNet's setting.
+ELSEWHERE = ("model.pretrained",)
+
+# Two ways to say the same: (words that choose, key, value) has the id and the numbers of the words alone.
+ALIKE = [
+    ("", "cohort", 3),
+    ("algo=centralized", "cohort", 2),
+    ("", "server.weights", "samples"),
+    ("algo=fedncv", "algo.beta", 0.9),
+    ("algo=fedncv", "algo.normalise", False),
+    ("algo=fedgsnr", "algo.batch", 8),
+    ("algo=fedpgvc", "algo.eq16_literal", True),
+    ("algo=fedgsnr", "client.epochs", 3),
+    ("", "client.lr_decay.every", 2),
+    ("client.steps=2", "client.epochs", 3),
+]
+
+# The same numbers under two ids: telling that would change the ids of runs that exist.
+FINER_THAN_NEEDED = [("client.batch_size=full", "client.batch_size", 1000)]
+
+# Ids of plain configurations on the embedded digits, as they have been since version 0.1.
+PINNED = {
+    "": "271638760320",
+    "algo=fedprox": "4ff3388040dc",
+    "algo=scaffold seed=3": "35ef02a94f07",
+    "algo=fedgsnr": "76f349144189",
+    "algo=fedncv": "77cb4e835611",
+    "algo=fedpgvc": "1b9ca9420648",
+    "algo=fedecgr": "16198e91e685",
+    "cohort=4": "33650be09e27",
+    "client.batch_size=full": "563cfc1e9ea9",
+    "partition=labels": "842e3754ced1",
+    "data=mnist scale=smoke": "3989b902d7c8",
+    "data=mnist scale=smoke attack=label_shift": "02abcc5a9234",
+    "algo=moon client.steps=5": "78c0c97574eb",
+    "algo=fednova client.lr_decay.factor=0.9": "bec88a679232",
+    "algo=fedncv algo.variant=beta": "91e525e7d9d7",
+    "algo=fedgsnr algo.batch=16": "3dbee1008b89",
+}

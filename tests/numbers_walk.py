@@ -12,7 +12,7 @@ import numpy as np
 import small
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
 from fedbench.config import check, config_folder
@@ -54,7 +54,7 @@ class Walk:
     def __init__(self, files: dict[str, str]):
         self.files, self.composed, self.seen = files, {}, {}
 
-    def compose(self, words: str) -> DictConfig:
+    def compose(self, words: str) -> tuple[dict[str, Any], dict[str, str]]:
         if words not in self.composed:
             GlobalHydra.instance().clear()
             chosen = {word.partition("=")[0]: self._named(word) for word in [*declared.TINY, *words.split()]}
@@ -68,7 +68,10 @@ class Walk:
             if "partition=file" in words:
                 chosen.pop("partition.clients")
             with initialize_config_dir(str(config_folder()), version_base="1.3"):
-                self.composed[words] = compose("config", overrides=[*chosen.values()], return_hydra_config=True)
+                composed = compose("config", overrides=[*chosen.values()], return_hydra_config=True)
+            names = dict(composed.hydra.runtime.choices)
+            plain = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
+            self.composed[words] = OmegaConf.to_container(plain, resolve=False), names
         return self.composed[words]
 
     def _named(self, word: str) -> str:
@@ -76,10 +79,8 @@ class Walk:
         return f"{key}={self.files.get(value, value)}"
 
     def parts(self, words: str, key: str = "", value: Any = None):
-        composed = self.compose(words)
-        names = dict(composed.hydra.runtime.choices)
-        plain = OmegaConf.create(OmegaConf.to_container(composed, resolve=False))
-        del plain["hydra"]
+        content, names = self.compose(words)
+        plain = OmegaConf.create(content)
         if key:
             OmegaConf.update(plain, key, self.files.get(value, value) if isinstance(value, str) else value, merge=False)
         return build_parts(check(plain, names))
@@ -99,16 +100,13 @@ class Walk:
         return self.seen[place]
 
 
-def leaves(node: DictConfig, prefix: str = "") -> Iterator[str]:
+def leaves(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """Every key that a person can set; a long key that a short one fills is that short one."""
-    raw = OmegaConf.to_container(node, resolve=False)
-    for key in node:
-        if key in ("_target_", "hydra"):
-            continue
-        if isinstance(raw[key], dict):
-            yield from leaves(node[key], f"{prefix}{key}.")
-        elif not str(raw[key]).startswith("${"):
-            yield prefix + str(key)
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        elif key != "_target_" and not str(value).startswith("${"):
+            yield f"{prefix}{key}"
 
 
 def undeclared(walk: Walk) -> list[str]:
@@ -116,8 +114,9 @@ def undeclared(walk: Walk) -> list[str]:
     found = []
     everywhere = {*declared.SCALARS, *declared.CANNOT, *declared.FINER}
     everywhere |= {key for words, key, *_ in declared.SOMETIMES if not words}
-    for words, changes in {"": {}, **declared.CHOSEN}.items():
+    everywhere |= set(declared.ELSEWHERE)
+    for words, changes in {"": {}, **declared.CHOSEN, **declared.LARGE}.items():
         own = {long_key(words, key) for key in changes}
         own |= {key for chosen, key, *_ in declared.SOMETIMES if chosen == words}
-        found += [f"{words} {key}" for key in leaves(walk.compose(words)) if key not in everywhere | own]
+        found += [f"{words} {key}" for key in leaves(walk.compose(words)[0]) if key not in everywhere | own]
     return found

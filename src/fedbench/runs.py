@@ -27,7 +27,9 @@ NOT_IDENTITY = ("results", "force", "scale", "checkpoint", "logger")
 NOT_RUNTIME = ("workers", "timeout", "device")
 
 
-def identity(config: Config, algorithm: Algorithm, device: str, fingerprint: str, clients: int | None = None) -> dict[str, Any]:
+def identity(
+    config: Config, algorithm: Algorithm, device: str, fingerprint: str, clients: int | None = None
+) -> dict[str, Any]:
     """The part of the configuration that decides the numbers, with files by content and defaults made explicit."""
     tree = {key: value for key, value in config.tree.items() if key not in NOT_IDENTITY}
     tree["runtime"] = {key: value for key, value in tree["runtime"].items() if key not in NOT_RUNTIME}
