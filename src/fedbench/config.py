@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from fedbench.errors import BadInput, nearest, require
 from fedbench.settings import (
@@ -21,6 +19,7 @@ from fedbench.settings import (
     ServerSettings,
     check_ranges,
 )
+from fedbench.typed import filled, typed
 
 
 @dataclass
@@ -60,13 +59,17 @@ SECTIONS = {
     "diagnostics": DiagnosticsSettings,
     "runtime": RuntimeSettings,
 }
-KINDS = {
-    "int": "an integer",
-    "Integer": "an integer",
-    "float": "a number",
-    "Float": "a number",
-    "bool": "true or false",
-    "str": "a name",
+# What an object that fills a group or a slot must be able to do.
+ABILITIES = {
+    "data": "load",
+    "model": "network",
+    "partition": "draw",
+    "attack": "spoil",
+    "logger": "start",
+    "aggregate": "coefficients",
+    "server_opt": "step",
+    "local_train": "phases",
+    "modifiers": "bind",
 }
 
 
@@ -85,12 +88,14 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     require(decay == {} or OmegaConf.is_dict(decay), "client.lr_decay", decay, allowed)
     for group in GROUPS:
         chosen = composed.get(group)
-        require(OmegaConf.is_dict(chosen) and "_target_" in chosen, group, chosen, f"choose one of conf/{group}")
+        require(OmegaConf.is_dict(chosen), group, chosen, f"choose one of conf/{group}")
+        require("_target_" in chosen, f"{group}._target_", None, f"it is needed; choose one of conf/{group}")
     rest = [key for key in composed if key not in (*GROUPS, "algo", "study")]  # `study` says what is made of the runs
     scalars_node = OmegaConf.masked_copy(composed, rest)
-    scalars = _typed(Scalars, scalars_node, "")
+    scalars = typed(Scalars, scalars_node, "")
     check_ranges(scalars)
-    groups = {group: _group(composed[group], group) for group in GROUPS}
+    _check_stand_in(composed, scalars.scale)
+    groups = {group: filled(composed[group], group, ABILITIES[group]) for group in GROUPS}
     algo = _algo(composed.algo)
     tree = {
         **OmegaConf.to_container(OmegaConf.structured(scalars)),
@@ -113,8 +118,15 @@ def short_names(composed: DictConfig) -> dict[str, str]:
             elif OmegaConf.is_dict(node[key]):
                 walk(node[key], f"{prefix}.{key}")
 
-    walk(composed.algo, "algo")
+    if OmegaConf.is_dict(composed.get("algo")):
+        walk(composed.algo, "algo")
     return found
+
+
+def _check_stand_in(composed: DictConfig, scale: str | None) -> None:
+    """scale=smoke runs on stand-ins, which a file of one's own has not."""
+    if scale == "smoke" and composed.data["_target_"].endswith("NpzDataset"):
+        raise BadInput("scale=smoke: data=npz has no stand-in; rounds=2 data.subset=300 instead make a short run")
 
 
 def _check_slots(algo: Any) -> None:
@@ -154,54 +166,14 @@ def _plain(settings: Any) -> dict[str, Any]:
     return {"type": type(settings).__name__, **fields}
 
 
-def _typed(schema: type, node: DictConfig, prefix: str) -> Any:
-    """The node as an object of the schema's type; a wrong key or type is named with its full key."""
-    _check_flags(schema, node, prefix)
-    try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
-    except ConfigKeyError as error:
-        key = str(error.full_key or error.key)
-        known = [str(k) for k in OmegaConf.structured(schema)]
-        raise BadInput(f"unknown key '{prefix}{key}': {nearest(key, known)}") from None
-    except OmegaConfBaseException as error:
-        key = str(error.full_key or error.key or "")
-        reason = str(error.msg or error).splitlines()[0]
-        kinds = [
-            words
-            for name, words in KINDS.items()
-            if name in reason.split("type")[-1] or f"to {name}" in reason or f"valid {name}" in reason
-        ]
-        allowed = f"{kinds[0]} is allowed" if kinds else reason
-        raise BadInput(f"{prefix}{key}={OmegaConf.select(node, key)}: {allowed}") from None
-
-
-def _check_flags(schema: type, node: DictConfig, prefix: str) -> None:
-    """OmegaConf takes any number for true: `projection=128` would not mean what it says."""
-    for name, kind in get_type_hints(schema).items():
-        value = OmegaConf.select(node, name)
-        if is_dataclass(kind) and OmegaConf.is_dict(value):
-            _check_flags(kind, value, f"{prefix}{name}.")
-        elif kind is bool and isinstance(value, int | float) and not isinstance(value, bool):
-            raise BadInput(f"{prefix}{name}={value}: true or false is allowed")
-
-
-def _group(node: DictConfig, prefix: str) -> Any:
-    """The settings object that a group's `_target_` names, filled from the node."""
-    try:
-        target = get_class(node["_target_"])
-    except (ImportError, ValueError, TypeError) as error:
-        raise BadInput(f"{prefix}._target_={node['_target_']}: the name of a class is allowed") from error
-    fields = OmegaConf.masked_copy(node, [key for key in node if key != "_target_"])
-    return _typed(target, fields, f"{prefix}.")
-
-
 def _algo(node: DictConfig) -> dict[str, Any]:
     algo: dict[str, Any] = {}
     for key, value in node.items():
         if key == "modifiers":
-            algo[key] = {name: _group(piece, f"algo.modifiers.{name}") for name, piece in value.items()}
+            ability = ABILITIES[key]
+            algo[key] = {name: filled(piece, f"algo.modifiers.{name}", ability) for name, piece in value.items()}
         elif isinstance(value, DictConfig) and "_target_" in value:
-            algo[key] = _group(value, f"algo.{key}")
+            algo[key] = filled(value, f"algo.{key}", ABILITIES.get(key, "__init__"))
         else:
             algo[key] = value
     return algo

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, NoReturn
+
+# What numpy and torch say about sizes that cannot be.
+_TOO_LARGE = ("can't allocate", "not enough memory", "Maximum allowed", "verflow", "array is too big")
 
 
 class BadInput(Exception):
@@ -32,3 +38,26 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return "choose from " + ", ".join(choices) if choices else "there is nothing to choose from"
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Wrong arguments are bad input as any other: one line, without the usage in front of it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; see {self.prog} --help")
+
+
+def refuse_what_does_not_fit(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Before anything is written, a size that no memory holds is a mistake in the configuration."""
+
+    @wraps(build)
+    def building(*arguments: Any) -> Any:
+        try:
+            return build(*arguments)
+        except (MemoryError, RuntimeError, ValueError, TypeError) as error:
+            reason = next(iter(str(error).splitlines()), "")
+            if not isinstance(error, MemoryError) and not any(sign in reason for sign in _TOO_LARGE):
+                raise
+            raise BadInput(f"data, model: too large for this machine's memory ({reason[:200]})") from error
+
+    return building

@@ -20,7 +20,7 @@ from fedbench.algorithms.base import Scene, chain
 from fedbench.algorithms.build import Algorithm, build
 from fedbench.batches import Sampler, examples
 from fedbench.config import Config, check, config_folder, short_names
-from fedbench.errors import BadInput, bad_value, require
+from fedbench.errors import BadInput, bad_value, refuse_what_does_not_fit, require
 from fedbench.faults import MachineFault, WorkerFailure, explain
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
@@ -37,6 +37,7 @@ from fedbench.settings import Scalars
 FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
+@refuse_what_does_not_fit
 def build_parts(config: Config) -> Parts:
     scalars = config.scalars
     device = pick_device(scalars.runtime.device)
@@ -51,14 +52,15 @@ def build_parts(config: Config) -> Parts:
         model = config.model.network(data.shape, data.classes, algorithm.projection, vocabulary=data.vocabulary)
     config.model.load_weights(model)
     flat = FlatModel(model)
-    scene = Scene(flat, len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
+    facts = (len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
+    scene = Scene(flat, *facts, batch_size=scalars.client.batch_size)
     algorithm.bind(scene)  # refuses what makes no sense on this model
     config.attack.check(len(split.parts), data.classes, sequences=data.vocabulary is not None)
     allowed = f"it needs a global model, which algo={algorithm.name} has not"
     require(not (scalars.eval.conformal and algorithm.personal), "eval.conformal", "true", allowed)
     algorithm.stamps += [note for note in [config.attack.note()] if note]
     check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
-    number = run_id(identity(config, algorithm, device, data.fingerprint()))
+    number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
     return Parts(config, device, data, split, model, algorithm, folder, number)
 
@@ -241,6 +243,7 @@ def main() -> None:
     sys.argv[1:] = sweeps + [word for word in sys.argv[1:] if word not in sweeps]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # before and between runs it ends all, like Ctrl-C
     try:
+        messages.check_words(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)()
     except BadInput as error:  # of a sweep as a whole
         complain(str(error))

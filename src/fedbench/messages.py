@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import re
+from typing import NoReturn
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedbench.config import config_folder
-from fedbench.errors import nearest
+from fedbench.errors import BadInput, nearest
 
 CONFIGURATION_ERRORS = (HydraException, OmegaConfBaseException)
+QUOTES = """and for the shell and Hydra both quote a value with signs beside A-Z, 0-9 and /._-:+, as 'key="a=b"'"""
 
 
 def explain(error: Exception, arguments: list[str]) -> str:
     """One line for a configuration that could not be composed."""
     text = str(error)
     if isinstance(error, OverrideParseException):
-        return f"cannot read '{error.override}': write key=value"
+        return f"cannot read '{error.override}': write key=value, {QUOTES}"
     sweep = re.search(r"Ambiguous value for argument '([^']+)'", text)
     if sweep:
         return f"{sweep.group(1)}: several values are a sweep, which --multirun (or -m) asks for"
+    merged = re.search(r"Error merging override (([^\s=]+)=.*)", text)
+    if merged:
+        return f"{merged.group(1)}: {_section(merged.group(2), known_keys(arguments))}"
+    gone = re.search(r"Could not delete from config\. '([^']+)'|Could not delete\. No match for '([^']+)'", text)
+    if gone:
+        return _unknown_key(gone.group(1) or gone.group(2), arguments)
     if "Config group override must be" in text:
         return _not_a_choice(arguments)
     missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
@@ -60,6 +71,9 @@ def _missing_choice(path: str) -> str:
 
 def _unknown_key(key: str, arguments: list[str]) -> str:
     known = known_keys(arguments)
+    if key in known:  # it would be there, but for another word
+        deleted = [word for word in arguments if word.startswith("~") and f"{key}.".startswith(f"{word[1:]}.")]
+        return f"unknown key '{key}': {deleted[0]} deletes it" if deleted else f"{key}: {_section(key, known)}"
     modifier = re.match(r"algo\.modifiers\.(\w+)", key)
     if modifier and not any(name.startswith(f"{modifier.group()}.") for name in known):
         name = modifier.group(1)
@@ -72,6 +86,45 @@ def _unknown_key(key: str, arguments: list[str]) -> str:
     return f"unknown key '{key}': " + nearest(last, siblings).replace(
         "mean '", f"mean '{parent}." if parent else "mean '"
     )
+
+
+def _section(key: str, known: list[str]) -> str:
+    if (config_folder() / key).is_dir():
+        return f"a name is allowed, not keys of one's own; see conf/{key}"
+    inside = [name for name in known if name.startswith(f"{key}.")]
+    return f"it is a section with keys of its own, such as {inside[0]}" if inside else "a single value is allowed"
+
+
+def check_words(arguments: list[str]) -> None:
+    """Refuse what Hydra stumbles over: unknown options, a list where one file is chosen, a modifier twice."""
+    parser = get_args_parser()
+    parser.error = _refuse_option
+    for word in parser.parse_args(arguments).overrides:
+        try:
+            override = OverridesParser.create().parse_override(word)
+        except HydraException:
+            continue  # Hydra says so itself
+        group, value = override.key_or_group, override.value()
+        if override.is_delete() or not (config_folder() / group).is_dir():
+            continue
+        for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
+            _check_choice(group, choice, word)
+
+
+def _refuse_option(message: str) -> NoReturn:
+    raise BadInput(f"{message}; see fedbench --help")
+
+
+def _check_choice(group: str, choice: object, word: str) -> None:
+    if isinstance(choice, dict) or (isinstance(choice, list) and group != "modifier"):
+        raise BadInput(f"{word}: the name of one file of conf/{group} is allowed")
+    if not isinstance(choice, list):
+        return
+    if not all(isinstance(name, str) for name in choice):
+        raise BadInput(f"{word}: a list of names is allowed, such as modifier=[ecgr,pgvc]")
+    repeated = [name for name in choice if choice.count(name) > 1]
+    if repeated:
+        raise BadInput(f"{word}: {repeated[0]} is named twice, once is allowed")
 
 
 def known_keys(arguments: list[str]) -> list[str]:

@@ -45,15 +45,31 @@ def announce(parts: Parts, workers: int) -> None:
     config, data, model = parts.config, parts.data, FlatModel(parts.model)
     last = ", ".join(layer.name for layer in model.layers[-2:])
     examples = f"{len(data.train_y):,} training and {len(data.test_y):,} test examples"
-    print(f"{label(config)}  seed {config.scalars.seed}  id {parts.id}")
-    print(f"data: {data.name} ({data.note or data.source}), {examples}")
+    scale = f"  scale {config.scalars.scale}" if config.scalars.scale else ""
+    print(f"{label(config)}  seed {config.scalars.seed}  id {parts.id}{scale}")
+    told = data.note if data.source in data.note else "; ".join(filter(None, [data.source, data.note]))
+    print(f"data: {data.name} ({told}), {examples}")
     print(f"model: {model.size:,} parameters in {len(model.layers)} layers (the last two: {last})")
     held_out = sum(map(len, parts.split.local_tests or []))
     own_tests = f", {held_out:,} examples held out as the clients' own tests" if held_out else ""
     print(f"clients: {len(parts.shards)}, partition {parts.partition_hash()}{own_tests}")
     for stamp in parts.algorithm.stamps:
         print(f"note: {stamp}")
-    print(f"running on {parts.device}, {workers} worker{'s' if workers > 1 else ''}", flush=True)
+    threads = config.scalars.runtime.threads
+    print(f"software: {_software()}")
+    print(f"running on {parts.device}, {_counted(workers, 'worker')}, {_counted(threads, 'thread')} each", flush=True)
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number} {unit}{'s' if number > 1 else ''}"
+
+
+def _software() -> str:
+    """Versions, and the commit of the code, where there is one."""
+    source = source_commit()
+    commit = f"commit {source['commit'][:10]}" if source.get("commit") else "no commit known"
+    changes = " with uncommitted changes" if source.get("dirty") else ""
+    return ", ".join([*(f"{name} {version}" for name, version in versions().items()), commit + changes])
 
 
 def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time: float) -> dict[str, Any]:
@@ -66,7 +82,7 @@ def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time:
         "rounds": federation.done,
         "scoring": algorithm.scoring,
         "stamps": algorithm.stamps,
-        "data": {"name": data.name, "source": data.source, "note": data.note, "fingerprint": data.fingerprint()},
+        "data": _data_facts(parts),
         "partition_hash": parts.partition_hash(),
         "partition": {"draws": parts.split.tries, "moved_to_reach_min_samples": parts.split.moved},
         "heterogeneity": heterogeneity(data.train_y, data.classes, parts.shards),
@@ -79,6 +95,20 @@ def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time:
         **{f"git_{key}": value for key, value in source_commit().items()},
         "wall_time": round(wall_time, 3),
         "train_seconds": round(federation.totals.seconds, 3),
+    }
+
+
+def _data_facts(parts: Parts) -> dict[str, Any]:
+    data = parts.data
+    return {
+        "name": data.name,
+        "source": data.source,
+        "note": data.note,
+        "subset": parts.config.data.subset,  # what was asked for; null = everything
+        "train_examples": len(data.train_y),
+        "test_examples": len(data.test_y),
+        "classes": data.classes,
+        "fingerprint": data.fingerprint(),
     }
 
 

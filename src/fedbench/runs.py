@@ -29,7 +29,9 @@ NOT_IDENTITY = ("results", "force", "scale", "checkpoint", "logger")
 NOT_RUNTIME = ("workers", "timeout", "device")
 
 
-def identity(config: Config, algorithm: Algorithm, device: str, fingerprint: str) -> dict[str, Any]:
+def identity(
+    config: Config, algorithm: Algorithm, device: str, fingerprint: str, clients: int | None = None
+) -> dict[str, Any]:
     """The part of the configuration that decides the numbers, with files by content and defaults made explicit."""
     tree = {key: value for key, value in config.tree.items() if key not in NOT_IDENTITY}
     tree["runtime"] = {key: value for key, value in tree["runtime"].items() if key not in NOT_RUNTIME}
@@ -44,6 +46,8 @@ def identity(config: Config, algorithm: Algorithm, device: str, fingerprint: str
     tree["model"].pop("download", None)
     if not tree["diagnostics"]["gradient_norms"]:
         del tree["diagnostics"]  # a run without them is what it was before they existed
+    if algorithm.pooled or (clients is not None and (tree["cohort"] or 0) >= clients):
+        tree["cohort"] = None  # everybody, every round
     client = dict(tree["client"])
     if client["steps"] is not None:
         client["epochs"] = None
@@ -55,8 +59,8 @@ def identity(config: Config, algorithm: Algorithm, device: str, fingerprint: str
     tree["server"] = {"lr": tree["server"]["lr"], "weights": algorithm.weights}
     tree["algo"] = {
         "name": algorithm.name,
-        "aggregate": tree["algo"]["aggregate"],
-        "server_opt": tree["algo"]["server_opt"],
+        "aggregate": algorithm.aggregate.identity(tree["algo"]["aggregate"]),
+        "server_opt": algorithm.server_opt.identity(tree["algo"]["server_opt"], config.scalars.server.lr),
         "local": algorithm.local,
         "local_train": tree["algo"]["local_train"],
         "pooled": algorithm.pooled,

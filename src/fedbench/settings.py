@@ -127,6 +127,8 @@ def _check_integers(scalars: Scalars) -> None:
     size = client.batch_size
     whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
     require(whole or size == "full", "client.batch_size", size, "an integer of at least 1, or `full`, is allowed")
+    fits = size == "full" or size <= MANY
+    require(fits, "client.batch_size", size, f"an integer of at most {MANY}, or `full`, is allowed")
 
 
 def _check_numbers(scalars: Scalars) -> None:
@@ -138,6 +140,8 @@ def _check_numbers(scalars: Scalars) -> None:
     }
     for key, value in positive.items():
         require(0 < value <= LARGEST, key, value, "a finite number above 0 is allowed")
+    for key in ("client.lr", "server.lr"):
+        require(positive[key] >= SMALLEST, key, positive[key], f"a number of at least {SMALLEST:g} is allowed")
     decay = client.weight_decay
     require(0 <= decay <= LARGEST, "client.weight_decay", decay, "a finite number of at least 0 is allowed")
     require(0 <= client.momentum < 1, "client.momentum", client.momentum, "a number from 0 to below 1 is allowed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +12,8 @@ from typing import Any, Protocol
 from fedbench.errors import nearest, require
 
 MODES = ("auto", "online", "offline")
+REFUSED_BY_WANDB = set("/\\#?%:")  # in names of projects and entities
+LONGEST_NAME = 128
 
 
 class Tracker(Protocol):
@@ -52,6 +55,12 @@ class Wandb:
 
     def __post_init__(self) -> None:
         require(self.mode in MODES, "logger.mode", self.mode, nearest(self.mode, MODES))
+        for field in ("project", "entity", "group"):
+            name = getattr(self, field)
+            signs = set() if field == "group" else REFUSED_BY_WANDB
+            good = name is None or (0 < len(name) <= LONGEST_NAME and name.isprintable() and not signs & set(name))
+            without = f", without {' '.join(sorted(signs))}," if signs else ""
+            require(good, f"logger.{field}", name, f"a name of 1 to {LONGEST_NAME} characters{without} is allowed")
 
     def start(self, run_id: str, label: str, config: dict[str, Any], folder: Path) -> Tracker:
         mode = self.mode
@@ -78,28 +87,43 @@ class _WandbTracker:
         self.run = start(mode, **arguments)
 
     def log(self, row: dict[str, float]) -> None:
-        self.run.log({key: value for key, value in row.items() if key != "round"}, step=int(row["round"]))
+        metrics = {key: value for key, value in row.items() if key != "round"}
+        self._try(lambda run: run.log(metrics, step=int(row["round"])))
 
     def finish(self, summary: dict[str, Any], picture: Path) -> None:
         if picture.is_file():
-            self.run.log({"partition": self.wandb.Image(str(picture))})
-        self.run.summary.update(summary)
-        self.run.finish()
+            self._try(lambda run: run.log({"partition": self.wandb.Image(str(picture))}))
+        self._try(lambda run: run.summary.update(summary))
+        self.close()
 
     def close(self) -> None:
-        self.run.finish()
+        self._try(lambda run: run.finish())
+
+    def _try(self, action: Callable[[Any], object]) -> None:
+        """The run goes on without W&B when it fails on the way."""
+        if self.run is None:
+            return
+        try:
+            action(self.run)
+        except Exception as error:
+            self.run = None
+            print(f"W&B failed ({_first_line(error)}); the run folder has everything all the same", flush=True)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def start(mode: str, **arguments: Any) -> Any:
-    """A W&B run; offline when there is no network, or the key is wrong."""
+    """A W&B run; offline when there is no network, or the key is wrong; None when W&B cannot be used at all."""
     import wandb
 
-    try:
-        return wandb.init(mode=mode, settings=_quiet(wandb), **arguments)
-    except (wandb.errors.CommError, wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
-        reason = str(error).splitlines()[0]
-        print(f"W&B cannot be reached ({reason}); logging offline", flush=True)
-        return wandb.init(mode="offline", settings=_quiet(wandb), **arguments)
+    for chosen, instead in ((mode, "logging offline"), ("offline", "the files here have everything all the same")):
+        try:
+            return wandb.init(mode=chosen, settings=_quiet(wandb), **arguments)
+        except Exception as error:  # whatever it is: a run must not end because nobody mirrors it
+            print(f"W&B cannot be used ({_first_line(error)}); {instead}", flush=True)
+    return None
 
 
 def _quiet(wandb: Any) -> Any:

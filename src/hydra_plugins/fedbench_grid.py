@@ -1,4 +1,4 @@
-"""The sweeper of conf/experiment: its jobs are the cells of the study's axes, not only the product of some keys.
+"""The sweepers: of any sweep, and of conf/experiment, whose jobs are the cells of the study's axes.
 
 Hydra takes plugins from the namespace package `hydra_plugins` alone, which is why this file lies here.
 """
@@ -15,8 +15,49 @@ NEITHER_GRID_NOR_NUMBERS = ("experiment", "scale", "results", "logger", "runtime
 BUT_NUMBERS = ("runtime.threads", "runtime.device")
 
 
-class GridSweeper(BasicSweeper):
+class TidySweeper(BasicSweeper):
+    """Hydra writes a sweep's list of overrides before it knows the jobs; when all are refused, it goes again."""
+
+    needs_jobs = True
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from fedbench.errors import BadInput, bad_value
+        from fedbench.main import BAD_INPUT, statuses
+
+        folder = Path(self.config.hydra.sweep.dir)
+        made = [place for place in (folder, *folder.parents) if not place.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            allowed = f"a folder that can be written is allowed ({error.strerror})"
+            raise bad_value("results", self.config.results, allowed) from error
+        try:
+            outcome = super().sweep(arguments)
+            if self.needs_jobs and not any(self.overrides):
+                raise BadInput(f"{' '.join(arguments)}: a sweep without jobs; a list of values is empty")
+        except Exception:  # none of the jobs was started, or a bug: its list is not worth keeping
+            _remove(made)
+            raise
+        if set(statuses) == {BAD_INPUT}:
+            _remove(made)
+        return outcome
+
+
+def _remove(made: list[Path]) -> None:
+    """The new folders, from the innermost one to the first that holds anything else."""
+    if made:
+        (made[0] / "multirun.yaml").unlink(missing_ok=True)
+    for place in made:
+        try:
+            place.rmdir()
+        except OSError:
+            return
+
+
+class GridSweeper(TidySweeper):
     """`fedbench experiment=NAME [scale=SCALE] [words]`: these words win over those of a cell; equal jobs are one."""
+
+    needs_jobs = False  # a table that describes datasets has none
 
     def sweep(self, arguments: list[str]) -> Any:
         keys = [_key(word) for word in arguments]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedbench.algorithms.base import Round
 from fedbench.errors import nearest, require
@@ -19,6 +19,10 @@ class Mean:
 
     def coefficients(self, facts: Round) -> list[float]:
         return facts.weights
+
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The settings as they enter a run's identity: those that cannot change a number at their defaults."""
+        return fields
 
 
 @dataclass
@@ -68,6 +72,11 @@ class LeaveOthersOut(Mean):
         variants = ("unbiased", "literal", "beta")
         require(self.variant in variants, "algo.variant", self.variant, nearest(str(self.variant), variants))
         require(0 <= self.beta < 1, "algo.beta", self.beta, "a number from 0 to below 1 is allowed (literal is 1)")
+
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Only the variant `beta` reads beta and normalise."""
+        defaults = LeaveOthersOut()
+        return fields if self.variant == "beta" else {**fields, "beta": defaults.beta, "normalise": defaults.normalise}
 
     def coefficients(self, facts: Round) -> list[float]:
         p = facts.weights

@@ -33,6 +33,7 @@ class Scene:
     momentum: float = 0.0  # of the clients' optimizer
     shared: Selection | None = None  # the parameters that leave the client
     aggregate: Any = None  # the slot's value
+    batch_size: int | str | None = None  # of the clients' steps
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from fedbench.flat import FlatModel
 from fedbench.models.base import Model
 from fedbench.seeding import derive, torch_generator
 
+MOST = 10**6  # of any of its sizes and counts
+
 
 class Network(Model):
     """Noise, uniform on [0, 1), and a label in; an input of the classifier out."""
@@ -65,7 +67,8 @@ class Generator(Modifier):
     def bind(self, scene: Scene, key: str) -> None:
         for name in ("generator_steps", "batch", "noise", "hidden", "early_stop"):
             value, least = getattr(self, name), 2 if name == "batch" else 1
-            require(value >= least, f"{key}.{name}", value, f"an integer of at least {least} is allowed")
+            allowed = f"an integer from {least} to {MOST} is allowed"
+            require(least <= value <= MOST, f"{key}.{name}", value, allowed)
         for name in ("alpha", "beta", "generator_decay"):
             value = getattr(self, name)
             require(0 <= value <= 1e30, f"{key}.{name}", value, "a finite number of at least 0 is allowed")

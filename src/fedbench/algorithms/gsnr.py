@@ -67,9 +67,11 @@ class Gsnr(Modifier):
         allowed = "it mixes numbers of steps, which are equal with variant=scaled; only 0 is allowed"
         require(self.variant != "scaled" or share == 0, name, share, allowed)
         super().bind(scene, key)
+        self.training_batch = scene.batch_size
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """A run without interpolation is what it was before there was one."""
+        """A run without interpolation is what it was before there was one; null stands for the training batch."""
+        fields = {**fields, "batch": None if self.batch == self.training_batch else self.batch}
         return {key: value for key, value in fields.items() if key != "interpolation" or value != 0}
 
     def traffic(self, facts: Round) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -23,6 +24,10 @@ class Add:
     def step(self, facts: Round, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
         """The direction to move along from the shared `weights`, and the new state."""
         return update, state
+
+    def identity(self, fields: dict[str, Any], lr: float) -> dict[str, Any]:
+        """The settings as they enter a run's identity: those that cannot change a number at their defaults."""
+        return fields
 
     def also_score(self, state: State) -> dict[str, Tensor]:
         """Other models that a method's authors report, by name, beside the server's."""
@@ -90,7 +95,10 @@ class Eq16(Add):
 
     literal: bool = False
 
+    def identity(self, fields: dict[str, Any], lr: float) -> dict[str, Any]:
+        return {**fields, "literal": self.literal and lr != 1.0}
+
     def step(self, facts: Round, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
-        if not self.literal:
+        if not self.literal or facts.server_lr == 1.0:  # the readings agree then, to the last bit
             return update, state
         return ((1.0 - facts.server_lr) * weights + update) / facts.server_lr, state

@@ -96,7 +96,7 @@ def stratified_subset(labels: np.ndarray, size: int, rng: np.random.Generator) -
 
 
 def check_subset(size: int, available: int) -> None:
-    allowed = f"a number from 1 to {available}, the training examples"
+    allowed = f"a number from 1 to {available}, the training examples, is allowed; data.subset=null takes all of them"
     require(1 <= size <= available, "data.subset", size, allowed)
 
 

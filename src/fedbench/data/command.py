@@ -11,7 +11,7 @@ from fedbench.data.catalog import ENTRIES
 from fedbench.data.files import data_root, one_line
 from fedbench.data.inventory import describe, table
 from fedbench.data.prepare import FAILURES, Wish, facts_of, prepare
-from fedbench.errors import BadInput, nearest
+from fedbench.errors import BadInput, OneLineParser, nearest
 
 FINISHED, BAD_INPUT, INTERRUPTED = 0, 2, 130
 _DESCRIPTION = """\
@@ -23,11 +23,6 @@ Prepare a dataset once into the data root (--root, else $FEDBENCH_DATA, else a c
 
 An interrupted command goes on when it is repeated. docs/datasets.md tells about every dataset.
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(f"{message}; see fedbench-data --help")
 
 
 def main() -> None:
@@ -79,7 +74,7 @@ def _wish(asked: argparse.Namespace) -> Wish:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = OneLineParser(
         "fedbench-data",
         usage="fedbench-data NAME [--from FILE_OR_FOLDER | --download] [options]",
         description=_DESCRIPTION,

@@ -22,6 +22,7 @@ class Digits(NamedDataset):
 
     def read(self) -> tuple[Examples, Examples]:
         require(self.classes == 10, "data.classes", self.classes, "digits has 10")
+        require(list(self.shape) == [8, 8, 1], "data.shape", self.shape, "digits has [8, 8, 1]")
         pixels, labels = _pixels_and_labels()
         images = (pixels.reshape(-1, 8, 8, 1) / 16).astype(np.float32)
         in_class = np.zeros(len(labels), dtype=np.int64)

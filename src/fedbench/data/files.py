@@ -48,7 +48,10 @@ def read_npz(path: Path, names: Sequence[str], subject: str) -> list[np.ndarray]
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise unreadable(subject, error) from error
     except DAMAGED as error:
-        raise BadInput(f"{subject}: not a readable .npz file ({one_line(error)})") from error
+        reason = one_line(error)
+        if "pickle" in reason:  # numpy would advise to allow what can run any code
+            reason = "it holds Python objects or is no such file; only arrays of numbers are allowed"
+        raise BadInput(f"{subject}: not a readable .npz file ({reason})") from error
 
 
 @contextlib.contextmanager

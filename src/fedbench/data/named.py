@@ -49,6 +49,8 @@ class NamedDataset:
 
     def load(self, seed: int) -> Dataset:
         require(self.source in SOURCES, "data.source", self.source, f"choose from {', '.join(SOURCES)}")
+        whole = self.name == Path(self.name).name not in ("", "..")  # a folder of the data root, not a way out of it
+        require(whole, "data.name", self.name, "the name of a folder in the data root is allowed, without /")
         check_choices(self.augment)
         if self.source == "synthetic":
             return self._load_stand_in()
@@ -153,6 +155,11 @@ def is_there(files: Iterable[Path]) -> bool:
 
 def missing(name: str, root: str | None, folder: Path) -> MissingData:
     """The line for a dataset that nobody prepared: which command does, and what else there is."""
+    holder = data_root(root)
+    if holder.exists() and not holder.is_dir():
+        return MissingData(f"data.root={holder}: it is a file; a folder is allowed")
+    if holder.is_dir() and not os.access(holder, os.R_OK | os.X_OK):
+        return MissingData(f"data.root={holder}: permission denied; a folder that you may read is allowed")
     how = f"`{command_for(name, root)}` " if name in ENTRIES else ""
     if name in ENTRIES and ENTRIES[name].downloads:
         how += "(or data.download=true) gets it, "

@@ -99,7 +99,8 @@ class ModelSettings:
         size = self.projection if self.projection is not None else projection
         require(size is None or size >= 1, "model.projection", size, "an integer of at least 1 is allowed")
         if vocabulary is not None and not self.reads_words:
-            raise BadInput("model: this data is sentences of word numbers, for which model=lstm is allowed")
+            own = type(self).__name__.lower()
+            raise bad_value("model", own, "this data is sentences of word numbers, for which model=lstm is allowed")
         model = self.build(shape, classes, vocabulary) if self.reads_words else self.build(shape, classes)
         if size is not None:
             model.add_projection(size)
@@ -136,6 +137,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         if found[name].is_floating_point() != tensor.is_floating_point():
             kinds = f"{name} is {found[name].dtype}, the model needs {tensor.dtype}"
             raise BadInput(f"{_subject(path)}: {kinds}".replace("torch.", ""))
+        if not found[name].isfinite().all():
+            raise BadInput(f"{_subject(path)}: {name} has NaN or infinite values, needs finite numbers")
     model.load_state_dict(found)  # copies in place, so views into a flat vector stay views
 
 

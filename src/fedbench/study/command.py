@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbench.errors import BadInput
+from fedbench.errors import BadInput, OneLineParser
 from fedbench.study.experiment import SCALES, chosen
 from fedbench.study.ledger import status_of
 from fedbench.study.plan import Plan, read_plan
@@ -16,7 +16,7 @@ from fedbench.study.render import render_all
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="fedbench-tables", description=__doc__)
+    parser = OneLineParser(prog="fedbench-tables", description=__doc__)
     parser.add_argument("results", nargs="?", type=Path, default=Path("results"), help="the folder with runs/")
     parser.add_argument("--only", help="one experiment (fedpgvc/table2) or all of a paper (fedpgvc)")
     parser.add_argument("--scale", choices=SCALES, help="the largest that was planned, unless given")

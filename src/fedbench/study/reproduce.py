@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from fedbench.errors import BadInput
+from fedbench.errors import BadInput, OneLineParser
 from fedbench.main import BAD_INPUT, FINISHED, INTERRUPTED, UNEXPECTED
 from fedbench.study.calibrate import estimate_all
 from fedbench.study.execute import Executor
@@ -23,7 +23,7 @@ from fedbench.study.render import render_all
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="reproduce_tables.py", description=__doc__)
+    parser = OneLineParser(prog="reproduce_tables.py", description=__doc__)
     parser.add_argument("--scale", choices=SCALES, default="smoke", help="how much of each study is run")
     parser.add_argument("--only", help="one experiment (fedpgvc/table2) or all of a paper (fedpgvc)")
     parser.add_argument("--results", type=Path, default=Path("results"), help="where runs and reports go")

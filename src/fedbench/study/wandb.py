@@ -30,6 +30,8 @@ def publish(entry: Entry, results: Path) -> None:
         dir=str(results),
         config={"experiment": entry.name, "scale": entry.scale, "command": entry.command},
     )
+    if run is None:
+        return
     if entry.grids:
         header, *rows = csv.reader(io.StringIO(csv_rows(entry)))
         run.log({"table": wandb.Table(columns=header, data=rows)})

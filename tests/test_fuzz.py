@@ -1,0 +1,122 @@
+"""Random words on the command line, right and wrong ones mixed: a run, or one line and nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numbers_walk import leaves
+from omegaconf import OmegaConf
+
+from fedbench.config import config_folder
+
+TINY = (
+    "rounds=1",
+    "client.epochs=1",
+    "data.subset=60",
+    "partition.clients=3",
+    "runtime.workers=1",
+    "model.hidden=[6,4]",
+)
+GROUPS = ("algo", "partition", "attack", "model", "scale", "runtime", "modifier")
+# The valid ones among them are small: a run of a million rounds is allowed, too.
+VALUES = (
+    *("-1", "0", "1", "2", "0.5", "1e-3", "nan", "-inf", "1e400", "1" + 30 * "0", "null", "true", "false", "abc"),
+    *(
+        "''",
+        "[]",
+        "[1]",
+        "[1,2]",
+        "[a,b]",
+        "{a:1}",
+        "[[1]]",
+        "'a=b'",
+        "'\u00e4'",
+        "${seed}",
+        "${nope}",
+        "1,2",
+        "sgd",
+        "=",
+    ),
+)
+SLOW = ("runtime.threads", "runtime.workers")  # processes of their own, which other tests start
+
+
+@cache
+def keys(algo: str, partition: str, attack: str) -> list[str]:
+    """Every key of the configuration that these choices make."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    words = [f"algo={algo}", f"partition={partition}", f"attack={attack}", "logger=none"]
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        composed = compose("config", overrides=words)
+    return [key for key in leaves(OmegaConf.to_container(composed, resolve=False)) if key not in SLOW]
+
+
+def choices(group: str) -> list[str]:
+    return sorted(str(file.stem) for file in (config_folder() / group).glob("*.yaml"))
+
+
+@st.composite
+def command_lines(draw) -> list[str]:
+    algo, partition = draw(st.sampled_from(choices("algo"))), draw(st.sampled_from(choices("partition")))
+    attack = draw(st.sampled_from(choices("attack")))
+    words = [f"algo={algo}", f"partition={partition}", f"attack={attack}"]
+    for _ in range(draw(st.integers(0, 3))):
+        key, value = draw(st.sampled_from(keys(algo, partition, attack))), draw(st.sampled_from(VALUES))
+        kind = draw(st.sampled_from(["set", "set", "set", "set", "misspell", "delete", "add", "choose"]))
+        if kind == "choose":
+            group = draw(st.sampled_from(GROUPS))
+            words.append(f"{group}={draw(st.sampled_from([*choices(group), 'nope', '[]', '[ecgr]', '[3]', 'null']))}")
+        else:
+            words.append(
+                {"set": f"{key}={value}", "misspell": f"{key}x={value}", "delete": f"~{key}"}.get(
+                    kind, f"+{key}={value}"
+                )
+            )
+    return words
+
+
+def check(fedbench, folder, words: list[str]) -> None:
+    folder.mkdir()
+    os.chdir(folder)
+    run = fedbench(*TINY, *words)
+    assert run.status in (0, 2), f"{words}\n{run.err}"
+    if run.status == 2:
+        assert run.err.startswith("fedbench: "), words
+        assert run.err.count("\n") == 1, f"{words}\n{run.err}"
+        assert list(folder.iterdir()) == [], words
+    else:
+        assert json.loads((run.folder / "summary.json").read_text())["status"] in ("finished", "diverged"), words
+
+
+def fuzz(fedbench, tmp_path, examples: int) -> None:
+    numbers = iter(range(10**6))
+
+    @settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    @given(command_lines())
+    def every(words: list[str]) -> None:
+        check(fedbench, tmp_path / f"example{next(numbers)}", words)
+
+    every()
+
+
+def test_every_command_line_is_a_run_or_one_line(fedbench, tmp_path):
+    fuzz(fedbench, tmp_path, 60)
+
+
+@pytest.mark.heavy
+def test_many_command_lines_are_runs_or_one_line(fedbench, tmp_path):
+    fuzz(fedbench, tmp_path, 400)

@@ -1,0 +1,153 @@
+"""Numbers do not lie: a run's id changes when its numbers can, and the header and the summary say what they rest on."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import identity_cases as declared
+import numbers_walk
+import pytest
+import small
+from numbers_walk import Walk
+
+from fedbench.config import config_folder
+
+QUICK = ("rounds=1", "client.epochs=1", "partition.clients=4", "runtime.workers=1")
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory) -> Walk:
+    return Walk(numbers_walk.write_files(tmp_path_factory.mktemp("files")))
+
+
+def test_every_key_of_every_group_is_declared(walk):
+    assert numbers_walk.undeclared(walk) == []
+
+
+@pytest.mark.parametrize("group", ["algo", "modifier", "attack", "partition"])
+def test_every_file_of_a_group_is_walked(group):
+    named = {re.search(rf"\b{group}=\[?(\w+)", words).group(1) for words in declared.CHOSEN if f"{group}=" in words}
+    assert {file.stem for file in (config_folder() / group).glob("*.yaml")} - {"dirichlet"} == named
+
+
+@pytest.mark.parametrize(("words", "key", "value"), list(numbers_walk.cases()))
+def test_another_value_is_another_run_with_other_numbers(walk, words, key, value):
+    if key == "data.source" and not _has_mnist():
+        pytest.skip("FEDBENCH_DATA has no mnist")
+    (one, first), (other, second) = walk.run(words), walk.run(words, key, value)
+    assert one != other
+    assert first != second
+
+
+def _has_mnist() -> bool:
+    from fedbench.data.files import data_root
+
+    return (data_root(None) / "mnist" / "train.npz").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"), [(w, k, v) for w, c in declared.LARGE.items() for k, v in c.items()]
+)
+def test_a_setting_of_a_large_network_is_part_of_the_id(walk, words, key, value):
+    assert walk.parts(words).id != walk.parts(words, key, value).id
+
+
+@pytest.mark.parametrize("key", declared.CANNOT)
+def test_what_cannot_change_a_number_does_not_change_the_id(walk, key):
+    value, _ = declared.CANNOT[key]
+    choices = ["", "algo=fedecgr", "modifier=[ecgr]", "model=resnet18"]
+    words = next(words for words in choices if key in numbers_walk.leaves(walk.compose(words)[0]) or key == "scale")
+    assert walk.parts(words).id == walk.parts(words, key, value).id
+
+
+@pytest.mark.parametrize("key", declared.FINER)
+def test_what_may_change_a_number_or_a_file_changes_the_id(walk, key):
+    assert walk.parts("").id != walk.parts("", key, declared.FINER[key][0]).id
+
+
+@pytest.mark.parametrize(("words", "key", "value", "together"), declared.SOMETIMES)
+def test_what_matters_together_with_other_settings(walk, words, key, value, together):
+    if not together:  # says what is so already: never a number
+        assert walk.run(words)[1] == walk.run(words, key, value)[1]
+        return
+    both = f"{words} {together}".strip()
+    (one, first), (other, second) = walk.run(both), walk.run(both, key, value)
+    assert one != other
+    assert first != second
+
+
+@pytest.mark.parametrize(("words", "key", "value"), declared.ALIKE)
+def test_two_ways_to_say_the_same_are_one_run(walk, words, key, value):
+    assert walk.run(words) == walk.run(words, key, value)
+
+
+@pytest.mark.parametrize(("words", "key", "value"), declared.FINER_THAN_NEEDED)
+def test_ids_that_are_finer_than_needed(walk, words, key, value):
+    (one, first), (other, second) = walk.run(words), walk.run(words, key, value)
+    assert first == second
+    assert one != other
+
+
+def test_the_ids_of_plain_configurations_stay():
+    found = {}
+    for words in declared.PINNED:
+        config = small.config("logger=none", "runtime.device=cpu", *words.split())
+        found[words] = small.build_parts(config).id
+    assert found == declared.PINNED
+
+
+def test_the_header_and_the_summary_say_what_the_numbers_rest_on(fedbench):
+    run = fedbench(*QUICK, "data=mnist", "scale=smoke", "data.subset=200", "runtime.device=cpu")
+    assert run.status == 0, run.err
+    facts = json.loads((run.folder / "summary.json").read_text())
+    data = facts["data"]
+    assert (data["source"], data["subset"], data["train_examples"], data["test_examples"]) == (
+        "synthetic",
+        200,
+        200,
+        100,
+    )
+    assert (facts["scale"], facts["device"], facts["threads"], facts["workers"]) == ("smoke", "cpu", 1, 1)
+    assert set(facts["versions"]) == {"fedbench", "python", "torch", "numpy"}
+    head = run.out
+    assert f"id {facts['id']}  scale smoke" in head
+    assert (
+        "data: mnist (synthetic stand-in for mnist; 200 training and 100 test images), 200 training and 100 test"
+        in head
+    )
+    assert "running on cpu, 1 worker, 1 thread each" in head
+    for name, version in facts["versions"].items():
+        assert f"{name} {version}" in head
+    if facts.get("git_commit"):
+        assert f"commit {facts['git_commit'][:10]}" in head
+        assert ("with uncommitted changes" in head) == facts["git_dirty"]
+
+
+def _data(facts: dict) -> tuple:
+    return tuple(facts["data"][key] for key in ("source", "subset", "train_examples", "test_examples"))
+
+
+def test_real_data_is_called_real_and_a_subset_is_told(fedbench):
+    run = fedbench(*QUICK, "data.subset=300")
+    facts = json.loads((run.folder / "summary.json").read_text())["data"]
+    assert (facts["source"], facts["subset"], facts["train_examples"], facts["test_examples"]) == (
+        "real",
+        300,
+        300,
+        359,
+    )
+    assert "data: digits (real; subset of 300 training examples), 300 training and 359 test examples" in run.out
+    assert json.loads((fedbench(*QUICK).folder / "summary.json").read_text())["data"]["subset"] is None
+
+
+@pytest.mark.parametrize("dirty", [True, False])
+def test_uncommitted_changes_are_told(fedbench, monkeypatch, dirty):
+    from fedbench import reporting
+
+    monkeypatch.setattr(reporting, "source_commit", lambda: {"commit": "c0ffee" * 6, "dirty": dirty})
+    run = fedbench(*QUICK, "data.subset=100")
+    facts = json.loads((run.folder / "summary.json").read_text())
+    assert (facts["git_commit"], facts["git_dirty"]) == ("c0ffee" * 6, dirty)
+    assert ("commit c0ffeec0ff with uncommitted changes" in run.out) == dirty
+    assert "commit c0ffeec0ff" in run.out
