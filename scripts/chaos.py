@@ -36,6 +36,8 @@ KINDS = ("kill", "killall", "moment", "SIGINT", "SIGTERM", "ENOSPC", "EROFS", "f
 KINDS += DAMAGE
 # The exit status that a kind must have, unless it is 1; with 0 it came too late, and the run was finished.
 STATUS = {"SIGINT": {130, 0}, "SIGTERM": {130, 0}, "kill": {-9, 1}, "killall": {-9}, "moment": {-9, 0}}
+# No fault was planted: the method makes no sense on this model, or the run had ended before its moment came.
+REFUSED, TOO_LATE = "refused", "too late"
 
 
 @dataclass
@@ -52,12 +54,15 @@ class Case:
     def words(self) -> tuple[str, ...]:
         return (*BASE, *DATA[self.data], self.method, "logger=none", "runtime.timeout=4")
 
+    @property
+    def kind(self) -> str:
+        return self.fault.get("damage") or self.fault["kind"]
+
     def __str__(self) -> str:
-        place = self.fault.get("place") or f"after {self.delay:.2f} s"
-        call = f" (call {self.fault['call']}, worker {self.fault['rank'] + 1})" if self.fault.get("place") else ""
-        return (
-            f"{self.fault['kind']} in {place}{call}, {self.method} {self.data}, workers {self.before} to {self.after}"
-        )
+        where = {"moment": f" after {self.delay:.2f} s", "full": f", files up to {self.fault.get('file_size')} bytes"}
+        place = where.get(self.kind) or f" in {self.fault['place']}, call {self.fault['call']} of worker "
+        place += "" if self.kind in where else str(self.fault["rank"] + 1)
+        return f"{self.kind}{place}; {self.method} {self.data}, workers {self.before} to {self.after}"
 
 
 def draw(seed: int, number: int, workers: list[int]) -> Case:
@@ -94,13 +99,15 @@ def problem(case: Case) -> str:
     """What went wrong in this folder, or nothing."""
     whole = helper.run(*case.words, "results=whole", "runtime.workers=1")
     if whole.status != 0:
-        return "refused" if whole.status == 2 else f"without a fault it ends with status {whole.status}: {whole.err}"
+        return REFUSED if whole.status == 2 else f"without a fault it ends with status {whole.status}: {whole.err}"
     setting = (*case.words, "results=broken")
     started = helper.start(case.fault, *setting, f"runtime.workers={case.before}")
     if case.fault["kind"] == "moment":
         time.sleep(case.delay)
         started.kill()
     broken = started.end()
+    if case.kind == "moment" and broken.status == 0:
+        return TOO_LATE
     how = case.fault.get("damage")
     if broken.status not in STATUS.get(case.fault["kind"], {1}):
         return f"status {broken.status}: {broken.err}"
@@ -147,14 +154,14 @@ def main() -> int:
         if time.monotonic() - began > 60 * options.minutes:
             break
         case = draw(options.seed, number, workers)
-        kind = case.fault.get("damage") or case.fault["kind"]
         started, found = time.monotonic(), survive(case)
-        verdict = "refused " if found == "refused" else "LOST    " if found else "survived"
-        print(f"{number:4d} {verdict} {case}  {time.monotonic() - started:.1f} s", flush=True)
-        if found == "refused":  # a method that makes no sense on this model: no fault was planted
+        nothing = found in (REFUSED, TOO_LATE)
+        verdict = found if nothing else "LOST" if found else "survived"
+        print(f"{number:4d} {verdict:8s} {case}  {time.monotonic() - started:.1f} s", flush=True)
+        if nothing:
             continue
-        tried[kind] += 1
-        survived[kind] += not found
+        tried[case.kind] += 1
+        survived[case.kind] += not found
         if found:
             failed.append(number)
             print(found)
