@@ -81,7 +81,7 @@ class _WandbTracker:
             "id": run_id,
             "name": label,
             "config": config,
-            "dir": str(folder),
+            "dir": str(folder.resolve()),  # its service may have been started in another folder
             "resume": "allow",
         }
         self.run = start(mode, **arguments)
@@ -111,7 +111,9 @@ class _WandbTracker:
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    line = next(iter(str(error).splitlines()), type(error).__name__)
+    key = os.environ.get("WANDB_API_KEY")
+    return line.replace(key, "***") if key else line  # what is printed ends up in logs
 
 
 def start(mode: str, **arguments: Any) -> Any:

@@ -127,9 +127,10 @@ def prepare_pairs(original: Original, shop: Workshop) -> str:
     GLUE's test set has no labels, so the dev set is the test set.
     """
     parts = {}
+    files = {"train": original.file("train.tsv"), "test": original.file("dev.tsv")}
     with bar(f"{shop.facts.name}: train and dev", 2, unit="files") as advance:
-        for part, name in (("train", "train.tsv"), ("test", "dev.tsv")):
-            parts[part] = read_pairs(original, original.file(name))
+        for part, file in files.items():
+            parts[part] = read_pairs(original, file)
             shop.check_size(part, len(parts[part].labels), TOLERANCE)
             advance(1)
     vocabulary = rank_words(parts["train"])
