@@ -12,7 +12,7 @@ import sys
 COMMAND = ("-m", "pip_audit", "--skip-editable", "--progress-spinner", "off", "--format", "json")
 # In what pip-audit prints when its service does not answer.
 UNREACHABLE = ("ConnectionError", "Connection", "resolve", "timed out", "Max retries", "ServiceError", "ProxyError")
-TIMEOUT = 300  # seconds
+TIMEOUT = 90  # seconds
 
 
 def audit(command: list[str]) -> tuple[int, str]:
