@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedbench.data import command as data_command
@@ -50,7 +52,10 @@ CASES = [
 @pytest.mark.parametrize(("main", "words", "told"), CASES, ids=lambda value: getattr(value, "__module__", value))
 def test_one_line_and_status_2(main, words, told, tmp_path, monkeypatch, capfd):
     (tmp_path / "TEXT").write_text("hello")
-    (tmp_path / "CUT").write_bytes(b"PK\x03\x04" + bytes(40) + b"PK\x05\x06" + bytes(18))
+    (tmp_path / "whole").write_bytes(np.random.default_rng(0).bytes(100_000))
+    with tarfile.open(tmp_path / "tar", "w:gz") as archive:
+        archive.add(tmp_path / "whole", "train_32x32.mat")
+    (tmp_path / "CUT").write_bytes((tmp_path / "tar").read_bytes()[:50_000])
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "root"))
