@@ -92,14 +92,14 @@ def in_two_workers(settings: dict[str, Parts], folder: Path) -> None:
             made = assembled(parts, group)
             for done in (1, 2):
                 advance(made, 1)
-                CheckpointStore(folder / name / str(done), group).save(done, made.state, {}, {})
+                CheckpointStore(folder / name / str(done), group, {}).save(done, made.state, {}, {})
 
     launch(work, 2, 120)
 
 
 def restored(parts: Parts, folder: Path) -> Federation:
     made = assembled(parts, Group())
-    made.done = CheckpointStore(folder, Group()).load(made.state).done
+    made.done = CheckpointStore(folder, Group(), {}).load(made.state).done
     return made
 
 
