@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from faults_helper import SETTING, folder_of, result, run, start, uninterrupted
 
+pytestmark = pytest.mark.heavy  # a minute and more
+
 SWEEP = (*SETTING, "-m", "seed=0,1,2", "rounds=3", "runtime.workers=1")
 
 

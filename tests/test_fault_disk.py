@@ -14,6 +14,8 @@ from safetensors import safe_open
 
 from fedbench.files import append, write_atomically
 
+pytestmark = pytest.mark.heavy  # a minute and more
+
 METHOD = (*SETTING, "algo=scaffold")
 heavy = pytest.mark.heavy
 

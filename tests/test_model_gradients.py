@@ -81,9 +81,11 @@ LAST = {
     "mlp": "fc2 fc3",
     "resnet18": "fc2 fc3",
     "resnet18_plain": "layer4.1.conv2 fc",
+    "resnet18_pretrained": "fc2 fc3",
     "vgg16": "fc2 fc3",
     "vgg19": "fc2 fc3",
     "vit_b32": "fc2 fc3",
+    "vit_b32_pretrained": "fc2 fc3",
 }
 
 

@@ -13,6 +13,8 @@ from numbers_walk import Walk
 
 from fedbench.config import config_folder
 
+pytestmark = pytest.mark.heavy  # a minute and more
+
 QUICK = ("rounds=1", "client.epochs=1", "partition.clients=4", "runtime.workers=1")
 
 
