@@ -22,7 +22,7 @@ from fedbench.data.original import open_original
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
 # What this program packed itself, in the same or a parent process, and never from a file.
-PICKLES = {"study/plan.py", "study/execute.py", "study/calibrate.py"}
+PICKLES = {"fedbench/parallel.py", "study/plan.py", "study/execute.py", "study/calibrate.py"}
 NEVER = ("yaml.unsafe_load", "yaml.full_load", "eval", "exec", "os.system", "os.popen", "shutil.unpack_archive")
 QUICK = ("rounds=1", "client.epochs=1", "partition.clients=3", "runtime.workers=1", "data.subset=60")
 SECRETS = {
