@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import random
@@ -11,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+from faults_helper import result
 
 from fedbench.config import config_folder
 
@@ -37,16 +36,6 @@ SETTING = (
 ALWAYS = ("algo=scaffold", "algo=fedbn", "algo=moon", "algo=fedgen", "algo=pfedsim", "algo=fedgsnr", "modifier=[ecgr]")
 WORDS = [f"algo={name}" for name in ALGORITHMS] + [f"modifier=[{name}]" for name in MODIFIERS]
 METHODS = [pytest.param((word,), id=word, marks=() if word in ALWAYS else pytest.mark.heavy) for word in WORDS]
-
-
-def result(folder: Path) -> tuple[str, list[dict[str, str]], dict[str, list], str]:
-    """Everything about a run that must not depend on how it was computed."""
-    with open(folder / "metrics.csv") as file:
-        rows = [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
-    with np.load(folder / "predictions.npz") as stored:
-        predictions = {name: stored[name].tolist() for name in stored.files}
-    digest = json.loads((folder / "summary.json").read_text())["digest"]
-    return digest, rows, predictions, (folder / "clients.csv").read_text()
 
 
 def in_a_child(call) -> int:

@@ -9,7 +9,7 @@ import pytest
 from study_folders import experiment, metrics, study
 
 from fedbench.study.comparison import equal_cost, order_claim, significance
-from fedbench.study.entry import build_entry
+from fedbench.study.entry import _all_measures, build_entry
 from fedbench.study.experiment import Published
 from fedbench.study.measures import as_measure
 from fedbench.study.notes import Notes
@@ -161,3 +161,20 @@ def test_p_values_are_not_put_in_order(tmp_path, monkeypatch):
     entry = build_entry(one, tmp_path)
     assert entry.claims == []
     assert [row.cells[0].verdict for row in entry.grids[0].rows] == ["unmeasured", "unmeasured"]
+
+
+def test_a_ratio_brings_the_measure_that_it_is_of(tmp_path):
+    ratio = {"name": "ratio_to", "of": "S", "cell": {"method": "A"}}
+    claims = [{"text": "B takes longer", "better": "A", "than": ["B"], "measure": "Ratio"}]
+    made = experiment({"form": "curves", "measures": {"S": "seconds", "Ratio": ratio}}, TWO, seeds=[0], claims=claims)
+    seconds = {"A": 2.0, "B": 3.0}
+    one = study(
+        tmp_path,
+        made,
+        lambda labels, seed: metrics(0.5),
+        facts=lambda labels, seed: {"train_seconds": seconds[labels["method"]]},
+    )
+    measures = _all_measures(one)
+    assert [measure.label for measure in measures] == ["S", "Ratio"]
+    values = Values(one, measures)
+    assert [values.of(cell, measures[1]).text for cell in one.cells] == ["1x", "1.5x"]

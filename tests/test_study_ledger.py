@@ -165,3 +165,9 @@ def test_durations_are_told_in_the_unit_that_fits(seconds, words):
 )
 def test_sizes_are_told_in_the_unit_that_fits(count, words):
     assert size(count) == words
+
+
+def test_a_calibration_that_fails_is_silent_and_leaves_the_reason_to_the_run(monkeypatch, capfd):
+    monkeypatch.setattr(calibrate, "_measure", lambda config: 1 / 0)
+    assert calibrate._measure_apart(None).parameters == 0
+    assert capfd.readouterr().err == ""

@@ -173,3 +173,11 @@ def test_the_table_goes_to_wandb_offline(results, finished, monkeypatch):
     assert content["columns"] == header
     assert content["data"] == rows
     assert (entry.done, entry.wanted) == (4, 4)
+
+
+def test_what_cannot_be_rendered_is_no_success(results, monkeypatch, capfd):
+    """The same runs, all there: only the rendering fails, and the status says so."""
+    monkeypatch.setattr("fedbench.study.render.build_entry", lambda study, folder: 1 / 0)
+    status = study_small.reproduce("--only", "small/table1", "--results", str(results))
+    assert status == 1
+    assert "could not be rendered: small/table1" in capfd.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import pickle
@@ -100,18 +101,23 @@ def _measure_apart(config: Config) -> Round:
     """In a process of its own: its peak of memory is what is wanted, and a failure there is no failure here."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_measure, args=(config, theirs))
+    process = context.Process(target=_try_to_measure, args=(config, theirs))
     process.start()
     theirs.close()
     try:
         return ours.recv()
-    except EOFError:  # such a run will fail, too, and say why
+    except EOFError:
         return Round(0.0, 0.0, 0.0, 0)
     finally:
         process.join()
 
 
-def _measure(config: Config, pipe: Any) -> None:
+def _try_to_measure(config: Config, pipe: Any) -> None:
+    with contextlib.suppress(Exception):  # the run itself will fail, too, and say why
+        pipe.send(_measure(config))
+
+
+def _measure(config: Config) -> Round:
     from fedbench.main import assemble, build_parts
     from fedbench.parallel import Group, settle
 
@@ -134,7 +140,7 @@ def _measure(config: Config, pipe: Any) -> None:
     federation.evaluator.score()
     scoring = time.perf_counter() - started
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    pipe.send(Round(seconds / max(done, 1), scoring / len(parts.data.test_y), memory, federation.model.size))
+    return Round(seconds / max(done, 1), scoring / len(parts.data.test_y), memory, federation.model.size)
 
 
 def _estimate(work: dict[str, Any], measured: Round) -> Estimate:

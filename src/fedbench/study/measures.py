@@ -21,7 +21,8 @@ MEGABYTE = 1e6
 COSTS = {"rounds_to": "round", "bytes_to": "bytes", "gradients_to": "gradients"}
 PERCENT = 100.0
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, SafetensorError)  # what a damaged file raises
-DERIVED = ("speed_up", "mcnemar", "ratio_to")  # not read off a run, but from several cells
+RATIOS = ("speed_up", "ratio_to")  # of another measure, which `of` names
+DERIVED = (*RATIOS, "mcnemar")  # not read off a run, but from several cells
 
 
 @dataclass(frozen=True)

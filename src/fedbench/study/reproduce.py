@@ -58,7 +58,10 @@ def reproduce(arguments: argparse.Namespace, console: Console) -> int:
     refused = sum(line.counts["refused"] for line in ledger.lines)
     console.print(f"{len(entries)} experiments; {len(failed)} runs failed, {refused} refused", highlight=False)
     console.print(f"report: {results / 'report' / 'index.html'}", markup=False, highlight=False)
-    return INTERRUPTED if interrupted else UNEXPECTED if failed else FINISHED
+    broken = [entry.name for entry in entries if entry.unrendered]
+    if broken:
+        console.print(f"could not be rendered: {', '.join(broken)}", markup=False, highlight=False)
+    return INTERRUPTED if interrupted else UNEXPECTED if failed or broken else FINISHED
 
 
 def run_missing(
