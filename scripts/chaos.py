@@ -34,8 +34,8 @@ ONCE = ("checkpoint", "checkpoint-manifest", "final", "final-summary")  # hardly
 DAMAGE = ("flipped", "truncated")
 KINDS = ("kill", "killall", "moment", "SIGINT", "SIGTERM", "ENOSPC", "EROFS", "full", "memory", "raise", "hang")
 KINDS += DAMAGE
-# The exit status that a kind must have, unless it is 1; with 0 it came too late, and the run was finished.
-STATUS = {"SIGINT": {130, 0}, "SIGTERM": {130, 0}, "kill": {-9, 1}, "killall": {-9}, "moment": {-9, 0}}
+STATUS = {"SIGINT": {130}, "SIGTERM": {130}, "kill": {-9, 1}, "killall": {-9}, "moment": {-9}}  # of all others, 1
+IN_TIME = set(KINDS) - {"moment", "SIGINT", "SIGTERM"}  # these may find the run finished, or in its last round
 # No fault was planted: the method makes no sense on this model, or the run had ended before its moment came.
 REFUSED, TOO_LATE = "refused", "too late"
 
@@ -106,7 +106,7 @@ def problem(case: Case) -> str:
         time.sleep(case.delay)
         started.kill()
     broken = started.end()
-    if case.kind == "moment" and broken.status == 0:
+    if case.kind not in IN_TIME and broken.status == 0:
         return TOO_LATE
     how = case.fault.get("damage")
     if broken.status not in STATUS.get(case.fault["kind"], {1}):

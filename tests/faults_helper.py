@@ -149,6 +149,12 @@ def folder_of(results: str) -> Path:
     return folder
 
 
+def checkpoints(results: str) -> dict[int, Path]:
+    """By the round after which they were written, oldest first."""
+    found = {int(folder.name.rpartition("-")[2]): folder for folder in folder_of(results).glob("checkpoint-*")}
+    return dict(sorted(found.items()))
+
+
 def members(group: int) -> list[int]:
     """The living processes of a group, zombies aside."""
     found = []

@@ -6,6 +6,7 @@ refuses to write. The product knows nothing of this file.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -32,7 +33,7 @@ PLACES = {  # where a fault can be planted: owner and name of a function
     "metrics": (Recorder, "_add_row"),
     "checkpoint": (CheckpointStore, "save"),
     "checkpoint-tensors": (fedbench.checkpoint, "_save"),
-    "checkpoint-manifest": (fedbench.checkpoint, "_own_checksum"),
+    "checkpoint-manifest": (CheckpointStore, "_complete"),
     "checkpoint-pruning": (fedbench.checkpoint, "_folders"),
     "rename": (os, "replace"),
     "final": (Recorder, "finish"),
@@ -87,10 +88,25 @@ def limit_file_size(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
+def obey_permissions() -> None:
+    """Root may read and write everything; without these two capabilities it is a user like any other."""
+    library, override, read_search = ctypes.CDLL(None, use_errno=True), 1 << 1, 1 << 2
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # the third version of the interface, this process
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; low words, then high ones
+    if library.capget(header, sets):
+        raise OSError(ctypes.get_errno(), "capget")
+    for low in range(3):
+        sets[low] &= ~(override | read_search)
+    if library.capset(header, sets):
+        raise OSError(ctypes.get_errno(), "capset")
+
+
 def prepare(fault: dict) -> None:
     reporting.save_picture = lambda *_: None  # the partition's picture takes longer than the whole run
     if fault.get("file_size"):
         limit_file_size(fault["file_size"])
+    if fault.get("obedient"):
+        obey_permissions()
     if fault.get("place"):
         plant(fault)
 

@@ -46,7 +46,7 @@ def test_a_sweep_takes_over_from_one_that_was_killed():
     """The kernel releases the lock of a dead process; the one that waited goes on from its checkpoint."""
     setting = (*SETTING, "algo=scaffold", "results=shared")
     holder = start({"place": "evaluation", "call": 4, "kind": "hang"}, *setting, "runtime.workers=2")
-    while not list(Path().glob("shared/runs/*/*/checkpoint-000002")):
+    while not list(Path().glob("shared/runs/*/*/checkpoint-*-000002")):
         time.sleep(0.01)
     waiting = start({}, *setting, "runtime.workers=1")
     while "waiting for it" not in (waiting.out.read_text() if waiting.out.exists() else ""):

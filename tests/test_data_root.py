@@ -83,7 +83,7 @@ def test_bad_cache_file_is_named_with_what_is_wrong(change, expected, tmp_path):
     file = write_tiny(tmp_path) / "train.npz"
     write_npz(file, **{**tiny_arrays(40), **change})
     text = refusal(lambda: tiny(tmp_path).load(0))
-    assert text.startswith(f"{file}: ")
+    assert text.startswith(f"data=mnist: {file}: ")
     assert expected in text
 
 
@@ -91,7 +91,7 @@ def test_bad_cache_file_is_named_with_what_is_wrong(change, expected, tmp_path):
 def test_damaged_cache_file(keep, tmp_path):
     file = write_tiny(tmp_path) / "train.npz"
     file.write_bytes(file.read_bytes()[:keep])
-    assert refusal(lambda: tiny(tmp_path).load(0)).startswith(f"{file}: not a readable .npz")
+    assert refusal(lambda: tiny(tmp_path).load(0)).startswith(f"data=mnist: {file}: not a readable .npz")
 
 
 def test_flipped_bits_in_a_cache_file_are_noticed(tmp_path):

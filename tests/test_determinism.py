@@ -1,4 +1,4 @@
-"""One contract: serial = any number of workers = killed and resumed, to the bit, for every algorithm in conf/."""
+"""One contract: serial = any number of workers = killed and resumed, to the bit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ from pathlib import Path
 import pytest
 from faults_helper import result
 
-from fedbench.config import config_folder
-
-ALGORITHMS = sorted(file.stem for file in (config_folder() / "algo").glob("*.yaml"))
-MODIFIERS = sorted(file.stem for file in (config_folder() / "modifier").glob("*.yaml"))
 # Stateful methods on a model with batch norm and a partial cohort: everything that a checkpoint must hold is in use.
 SETTING = (
     "data=mnist",
@@ -32,10 +28,8 @@ SETTING = (
     "checkpoint.every=2",
     "eval.batch_size=7",
 )
-# One of every kind of state in the ordinary tests, all others in the long ones; tests/test_pairs.py has them all, too.
-ALWAYS = ("algo=scaffold", "algo=fedbn", "algo=moon", "algo=fedgen", "algo=pfedsim", "algo=fedgsnr", "modifier=[ecgr]")
-WORDS = [f"algo={name}" for name in ALGORITHMS] + [f"modifier=[{name}]" for name in MODIFIERS]
-METHODS = [pytest.param((word,), id=word, marks=() if word in ALWAYS else pytest.mark.heavy) for word in WORDS]
+# One of every kind of state; all methods are in tests/test_pairs.py (workers) and tests/test_gauntlet.py (kills).
+METHODS = ("algo=scaffold", "algo=fedbn", "algo=moon", "algo=fedgen", "algo=pfedsim", "algo=fedgsnr", "modifier=[ecgr]")
 
 
 def in_a_child(call) -> int:
@@ -77,18 +71,18 @@ def wait_for_rows(pattern: str, rows: int) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_any_number_of_workers_killed_and_resumed_with_another(fedbench, method):
-    whole, three = (fedbench(*SETTING, *method, f"results=with{n}", f"runtime.workers={n}") for n in (1, 3))
+    whole, three = (fedbench(*SETTING, method, f"results=with{n}", f"runtime.workers={n}") for n in (1, 3))
     assert whole.status == three.status == 0, three.err
     expected = result(whole.folder)
     assert len(expected[1]) == 6
     assert result(three.folder) == expected
-    chance = random.Random(" ".join(method))
-    pid = start((*SETTING, *method, "results=broken", "runtime.workers=2", "checkpoint.every=1"))
+    chance = random.Random(method)
+    pid = start((*SETTING, method, "results=broken", "runtime.workers=2", "checkpoint.every=1"))
     wait_for_rows("broken/runs/*/*/metrics.csv", chance.randint(2, 4))  # the checkpoint follows the row
     time.sleep(chance.random() * 0.05)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    resumed = fedbench(*SETTING, *method, "results=broken", "runtime.workers=3")
+    resumed = fedbench(*SETTING, method, "results=broken", "runtime.workers=3")
     assert resumed.status == 0, resumed.err
     assert "resuming after round" in resumed.out
     assert result(resumed.folder) == expected

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from faults_helper import SETTING, WORDS, folder_of, one_line, result, run, start, uninterrupted
+from faults_helper import SETTING, checkpoints, folder_of, one_line, result, run, start, uninterrupted
 
 # Where it is killed, at which call of the leader, and the round after which the next process must go on.
 MOMENTS = {
@@ -30,16 +30,10 @@ ALWAYS = {
     "algo=fedbn": ["aggregation"],
     "modifier=[ecgr]": ["final summary"],
 }
-EVERY = list(MOMENTS)
-# Every method meets two moments, and over all methods every moment comes often.
-CASES = [
-    (word, moment) for number, word in enumerate(WORDS) for moment in (EVERY[number % 10], EVERY[(number + 4) % 10])
-]
-CASES += [(word, moment) for word, moments in ALWAYS.items() for moment in moments if (word, moment) not in CASES]
-PARAMETERS = [
-    pytest.param(word, moment, id=f"{word}-{moment}", marks=() if moment in ALWAYS.get(word, []) else pytest.mark.heavy)
-    for word, moment in CASES
-]
+# SCAFFOLD at every moment; tests/test_gauntlet.py has every method.
+CASES = [("algo=scaffold", moment) for moment in MOMENTS if moment not in ALWAYS["algo=scaffold"]]
+PARAMETERS = [pytest.param(*case, id="-".join(case), marks=pytest.mark.heavy) for case in CASES]
+PARAMETERS += [pytest.param(word, moment, id=f"{word}-{moment}") for word in ALWAYS for moment in ALWAYS[word]]
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +97,7 @@ def test_asked_to_stop(kind, place):
     assert one_line(stopped.err) == (
         "fedbench: interrupted; the same command (without force=true) goes on from the last checkpoint"
     )
-    newest = max(int(folder.name[-6:]) for folder in folder_of("broken").glob("checkpoint-*"))
+    newest = max(checkpoints("broken"))
     resumed = run(*setting, f"runtime.workers={3 - workers}")
     assert resumed.resumed_after == newest >= stopped.rounds - 1
     assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
@@ -124,10 +118,7 @@ def test_asked_to_stop_in_the_last_round_ends_a_sweep_but_not_the_run():
 def two_checkpoints() -> tuple[str, ...]:
     setting = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=1")
     assert run(*setting, place="final", kind="kill").status == -signal.SIGKILL
-    assert [folder.name for folder in sorted(folder_of("broken").glob("checkpoint-*"))] == [
-        "checkpoint-000002",
-        "checkpoint-000004",
-    ]
+    assert sorted(checkpoints("broken")) == [2, 4]
     return setting
 
 
@@ -138,7 +129,7 @@ HARMS = ["server.safetensors", "clients-0.safetensors", "manifest.json", "trunca
     "harm", [pytest.param(harm, marks=() if harm in ("truncated", "books") else pytest.mark.heavy) for harm in HARMS]
 )
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(harm):
-    setting, newest = two_checkpoints(), folder_of("broken") / "checkpoint-000004"
+    setting, newest = two_checkpoints(), checkpoints("broken")[4]
     reason = f"{harm} is damaged"
     if harm in ("truncated", "removed"):
         file, reason = (
@@ -161,21 +152,19 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(harm):
         content[random.Random(harm).randrange(len(content))] ^= 1
         (newest / harm).write_bytes(content)
     resumed = run(*setting)
-    lines = [line for line in resumed.out.splitlines() if line.startswith("checkpoint checkpoint-000004 is not used: ")]
+    lines = [line for line in resumed.out.splitlines() if line.startswith(f"checkpoint {newest.name} is not used: ")]
     assert len(lines) == 1
     assert reason in lines[0] or "its manifest cannot be read" in lines[0]
     assert resumed.resumed_after == 2
     assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
 
 
-def test_a_checkpoint_of_another_run_or_code_is_not_mixed_in(monkeypatch):
+def test_a_checkpoint_of_another_run_is_not_mixed_in():
     setting = two_checkpoints()
     other = (*setting[:-2], "results=other", "runtime.workers=1", "client.lr=0.05")
     assert run(*other, place="final", kind="kill").status == -signal.SIGKILL
-    for number in (2, 4):  # as whole as can be, in the wrong place
-        source = folder_of("broken") / f"checkpoint-{number:06d}"
-        target = folder_of("other") / source.name
-        for file in source.iterdir():
+    for number, target in checkpoints("other").items():  # as whole as can be, in the wrong place
+        for file in checkpoints("broken")[number].iterdir():
             (target / file.name).write_bytes(file.read_bytes())
     ended = run(*other)
     assert ended.out.count(f"it was written by run {folder_of('broken').name}, this is") == 2
@@ -183,11 +172,25 @@ def test_a_checkpoint_of_another_run_or_code_is_not_mixed_in(monkeypatch):
     expected = run(*other[:-3], "client.lr=0.05", "results=clean", "runtime.workers=1")
     assert expected.status == 0
     assert result(folder_of("other")) == result(folder_of("clean"))
-    monkeypatch.setattr("fedbench.parts.source_hash", lambda: "changed")
+
+
+def test_a_checkpoint_of_other_code_is_not_mixed_in_and_not_lost_either(monkeypatch):
+    """Whoever goes back to that version goes on from it; the furthest of several stays, and none past the end."""
+    setting = two_checkpoints()
+    first = set(checkpoints("broken").values())
+    for code in ("changed", "changed again"):
+        with monkeypatch.context() as changed:
+            changed.setattr("fedbench.parts.source_hash", lambda code=code: code)
+            ended = run(*setting, place="aggregation", call=3, kind="kill")
+        assert ended.out.count("it was written by source code") == 1
+        assert "it stays until this run is finished" in ended.out
+        assert ended.resumed_after == 0
+        assert first <= set(folder_of("broken").glob("checkpoint-*"))
+        assert len(list(folder_of("broken").glob("checkpoint-*"))) == 3  # not those of every version in between
     ended = run(*setting)
-    assert ended.out.count("it was written by source code") == 2
-    assert ended.resumed_after == 0
+    assert ended.resumed_after == 4
     assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+    assert not list(folder_of("broken").glob("checkpoint-*"))
 
 
 def test_a_signal_before_the_run_is_status_130_too(data_root):

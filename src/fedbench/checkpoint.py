@@ -3,7 +3,8 @@
 Every rank writes the memories of its own clients, the leader writes the server's side and, last, a manifest with the
 checksum of every file and of itself; then the folder is renamed into place. The one before it is kept: should the
 newest be damaged, the run goes on from there. A run resumes with any number of ranks, because memories are keyed by
-client. A checkpoint says where it comes from (run, partition, source code, versions), and serves only there.
+client. A checkpoint says where it comes from (run, partition, source code, versions), and serves only there; what
+another version has written stays for whoever goes back to that version, until the run is finished.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """`origin` is what a checkpoint must share with the run that goes on from it."""
+    """`origin` is what a checkpoint must share with the run that goes on from it; it counts on the leader only."""
 
     def __init__(self, folder: Path, group: Group, origin: dict[str, str]):
         self.folder, self.group, self.origin = folder, group, origin
+        self._tag = f"{group.share(int(_checksum_of(origin)[:8], 16)):08x}"
 
     def save(self, done: int, state: ExperimentState, books: dict[str, Any], extra: dict[str, Tensor]) -> None:
         """Write a checkpoint after round `done`; `books` and `extra` count on the leader only."""
@@ -56,7 +58,7 @@ class CheckpointStore:
     def _write(
         self, building: Path, done: int, state: ExperimentState, books: dict[str, Any], extra: dict[str, Tensor]
     ) -> None:
-        target = self.folder / f"{PREFIX}{done:06d}"
+        target = self._place(done)
         if self.group.leader:
             shutil.rmtree(building, ignore_errors=True)
             shutil.rmtree(target, ignore_errors=True)  # a damaged one of the same round
@@ -68,22 +70,24 @@ class CheckpointStore:
             _save(tensors, building / "server.safetensors")
         self.group.barrier()
         if self.group.leader:
-            checksums = {file.name: _checksum(file) for file in sorted(building.iterdir())}
-            manifest = {"done": done, "origin": self.origin, "files": checksums, "books": books}
-            manifest["checksum"] = _own_checksum(manifest)
-            write_atomically(building / "manifest.json", json.dumps(manifest))
-            os.rename(building, target)
-            sync_folder(self.folder)  # before an older one goes
-            for old in _folders(self.folder)[:-KEPT]:
-                shutil.rmtree(old)
+            self._complete(building, target, {"done": done, "origin": self.origin, "books": books})
         self.group.barrier()
+
+    def _complete(self, building: Path, target: Path, manifest: dict[str, Any]) -> None:
+        manifest["files"] = {file.name: _checksum(file) for file in sorted(building.iterdir())}
+        manifest["checksum"] = _checksum_of(manifest)
+        write_atomically(building / "manifest.json", json.dumps(manifest))
+        os.rename(building, target)
+        sync_folder(self.folder)  # before an older one goes
+        for old in _folders(self.folder, self._tag)[:-KEPT]:
+            shutil.rmtree(old)
 
     def load(self, state: ExperimentState) -> Checkpoint | None:
         """Restore the newest checkpoint that is whole, every rank its own clients; None when there is none."""
         done = self.group.share(self._newest_whole() if self.group.leader else 0)
         if not done:
             return None
-        folder = self.folder / f"{PREFIX}{done:06d}"
+        folder = self._place(done)
         manifest = json.loads((folder / "manifest.json").read_text())
         tensors = load_file(folder / "server.safetensors")
         extra = {name.removeprefix("extra/"): tensors.pop(name) for name in list(tensors) if name.startswith("extra/")}
@@ -101,7 +105,8 @@ class CheckpointStore:
         """Its number; those after it are of no use, and must not outlive the ones that this run will write."""
         for unfinished in self.folder.glob(f"{UNFINISHED}*"):
             shutil.rmtree(unfinished)
-        for folder in reversed(_folders(self.folder)):
+        self._tell_of_strangers()
+        for folder in reversed(_folders(self.folder, self._tag)):
             problem = self._problem(folder)
             if not problem:
                 return _number(folder)
@@ -109,11 +114,26 @@ class CheckpointStore:
             shutil.rmtree(folder)
         return 0
 
+    def _place(self, done: int) -> Path:
+        return self.folder / f"{PREFIX}{self._tag}-{done:06d}"
+
+    def _tell_of_strangers(self) -> None:
+        """Of other versions, what got furthest stays; more of it would fill the disk."""
+        strangers = [folder for folder in _folders(self.folder) if _tag(folder) != self._tag]
+        if not strangers:
+            return
+        furthest = strangers[-1]
+        problem = f"{self._problem(furthest)}; it stays until this run is finished"
+        print(f"checkpoint {furthest.name} is not used: {problem}", flush=True)
+        for folder in strangers:
+            if _tag(folder) != _tag(furthest):
+                shutil.rmtree(folder)
+
     def _problem(self, folder: Path) -> str:
         """Why a checkpoint cannot be trusted, or nothing."""
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
-            if manifest.pop("checksum") != _own_checksum(manifest) or manifest["done"] != _number(folder):
+            if manifest.pop("checksum") != _checksum_of(manifest) or manifest["done"] != _number(folder):
                 return "manifest.json is damaged"
             for name, checksum in manifest["files"].items():
                 if _checksum(folder / name) != checksum:
@@ -129,23 +149,28 @@ class CheckpointStore:
         return ""
 
 
-def _folders(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"{PREFIX}[0-9]*"), key=_number)
+def _folders(folder: Path, tag: str = "*") -> list[Path]:
+    return sorted(folder.glob(f"{PREFIX}{tag}-[0-9]*"), key=_number)
 
 
 def remove_checkpoints(folder: Path) -> None:
     """The run is finished: its files say all."""
-    for old in [*_folders(folder), *folder.glob(f"{UNFINISHED}*")]:
+    for old in [*folder.glob(f"{PREFIX}*"), *folder.glob(f"{UNFINISHED}*")]:
         shutil.rmtree(old)
 
 
 def _number(folder: Path) -> int:
-    return int(folder.name.removeprefix(PREFIX))
+    return int(folder.name.rpartition("-")[2])
 
 
-def _own_checksum(manifest: dict[str, Any]) -> str:
-    """Of the manifest itself, which holds the books: JSON keeps every bit of a number."""
-    return hashlib.blake2b(json.dumps(manifest).encode(), digest_size=16).hexdigest()
+def _tag(folder: Path) -> str:
+    """Of the origin."""
+    return folder.name.split("-")[1]
+
+
+def _checksum_of(content: dict[str, Any]) -> str:
+    """Of the manifest itself, say, which holds the books: JSON keeps every bit of a number."""
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:

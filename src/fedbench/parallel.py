@@ -16,7 +16,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -143,11 +144,12 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: 
     if workers == 1 and not isolated:
         work(Group())
         return
-    with tempfile.TemporaryDirectory(prefix="fedbench-") as name:
-        folder, memory, context = Path(name), SharedMemory(BLOCK_ELEMENTS), multiprocessing.get_context("fork")
+    with ExitStack() as files:
+        rendezvous, *last_words = (files.enter_context(_file_of_the_group()) for _ in range(1 + workers))
+        memory, context = SharedMemory(BLOCK_ELEMENTS), multiprocessing.get_context("fork")
         ranks = []
         for rank in range(workers):
-            arguments = (rank, work, workers, timeout, folder, memory, os.getpid())
+            arguments = (rank, work, workers, timeout, rendezvous, last_words[rank], memory, os.getpid())
             ranks.append(context.Process(target=_rank, args=arguments))
         held = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until a rank has its own ways with them
         try:
@@ -156,7 +158,7 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: 
                     process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, held)
-            _watch(ranks, folder, timeout)
+            _watch(ranks, last_words, timeout)
         finally:  # a second Ctrl-C lands here: no orphan remains
             for process in ranks:
                 if process.pid is not None:
@@ -164,7 +166,21 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: 
                     process.join()
 
 
-def _watch(ranks: list[multiprocessing.Process], folder: Path, timeout: int) -> None:
+@contextmanager
+def _file_of_the_group() -> Iterator[Path]:
+    """A file that the ranks reach by name; in memory where Linux has it, so that nothing of it outlives a kill."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile(prefix="fedbench-") as file:
+            yield Path(file.name)
+        return
+    number = os.memfd_create("fedbench")
+    try:
+        yield Path(f"/proc/self/fd/{number}")  # forked ranks inherit the number
+    finally:
+        os.close(number)
+
+
+def _watch(ranks: list[multiprocessing.Process], last_words: list[Path], timeout: int) -> None:
     """Wait for all ranks. When one has failed, the others have a moment to say what they know; then all is over."""
     running, deadline = set(ranks), math.inf
     while running and time.monotonic() < deadline:
@@ -178,22 +194,22 @@ def _watch(ranks: list[multiprocessing.Process], folder: Path, timeout: int) -> 
             deadline = time.monotonic() + GRACE_SECONDS
     if deadline == math.inf:
         return
-    failed = [_how_it_ended(rank, process.exitcode, folder) for rank, process in enumerate(ranks) if process.exitcode]
+    failed = [
+        _how_it_ended(rank, process.exitcode, last_words[rank])
+        for rank, process in enumerate(ranks)
+        if process.exitcode
+    ]
     silent = [rank for rank, process in enumerate(ranks) if process in running]
     raise reason(failed, silent, len(ranks), timeout)
 
 
-def _how_it_ended(rank: int, code: int, folder: Path) -> Ended:
+def _how_it_ended(rank: int, code: int, last_words: Path) -> Ended:
     if code < 0:
         return Ended(rank, signal=-code)
     try:
-        return pickle.loads(_last_words(folder, rank).read_bytes())
+        return pickle.loads(last_words.read_bytes())
     except (OSError, EOFError, pickle.UnpicklingError):  # no room for its last words
         return Ended(rank, traceback=f"it ended with status {code} and could not say why\n")
-
-
-def _last_words(folder: Path, rank: int) -> Path:
-    return folder / f"failure-{rank}"
 
 
 def _rank(
@@ -201,7 +217,8 @@ def _rank(
     work: Callable[[Group], None],
     workers: int,
     timeout: int,
-    folder: Path,
+    rendezvous: Path,
+    last_words: Path,
     memory: SharedMemory,
     parent: int,
 ) -> None:
@@ -216,7 +233,7 @@ def _rank(
     try:
         dist.init_process_group(
             "gloo",
-            init_method=f"file://{folder / 'rendezvous'}",
+            init_method=f"file://{rendezvous}",
             rank=rank,
             world_size=workers,
             timeout=timedelta(seconds=timeout),
@@ -224,6 +241,6 @@ def _rank(
         work(Group(memory))
         dist.destroy_process_group()
     except BaseException as error:
-        _last_words(folder, rank).write_bytes(pickle.dumps(Ended.of(rank, error)))
+        last_words.write_bytes(pickle.dumps(Ended.of(rank, error)))
         sys.stdout.flush()
         os._exit(1)  # the process group may hang when it is taken down after a failure

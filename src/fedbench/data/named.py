@@ -87,7 +87,7 @@ class NamedDataset:
         try:
             train, test = (self._read_part(folder, part) for part in PARTS)
         except BadInput as error:
-            raise BadInput(f"{error}; {redo(self.name, self.root)}") from error
+            raise BadInput(f"data={self.name}: {error}; {redo(self.name, self.root)}") from error
         return train, test
 
     def recorded(self) -> Info | None:
@@ -153,13 +153,14 @@ def is_there(files: Iterable[Path]) -> bool:
     return all(map(os.path.exists, files))  # unlike Path.exists, false in a folder without permission
 
 
-def missing(name: str, root: str | None, folder: Path) -> MissingData:
+def missing(name: str, root: str | None, folder: Path) -> BadInput:
     """The line for a dataset that nobody prepared: which command does, and what else there is."""
     holder = data_root(root)
     if holder.exists() and not holder.is_dir():
         return MissingData(f"data.root={holder}: it is a file; a folder is allowed")
-    if holder.is_dir() and not os.access(holder, os.R_OK | os.X_OK):
-        return MissingData(f"data.root={holder}: permission denied; a folder that you may read is allowed")
+    for place in (holder, folder):  # perhaps it is there, so no stand-in may take its place
+        if os.path.isdir(place) and not os.access(place, os.R_OK | os.X_OK):
+            return BadInput(f"data.root={holder}: {place}: permission denied; a folder that you may read is allowed")
     how = f"`{command_for(name, root)}` " if name in ENTRIES else ""
     if name in ENTRIES and ENTRIES[name].downloads:
         how += "(or data.download=true) gets it, "
