@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -122,14 +121,12 @@ def use(folder: Path, patch) -> None:
 def reproduce(*words: str) -> int:
     """Call scripts/reproduce_tables.py here; returns its status."""
     before, sys.argv = sys.argv, ["reproduce_tables.py", *words]
-    handler = signal.getsignal(signal.SIGTERM)
     try:
         fedbench.study.reproduce.main()
     except SystemExit as ended:
         return ended.code
     finally:
         sys.argv = before
-        signal.signal(signal.SIGTERM, handler)
 
 
 def fork(work: Callable[[], int]) -> int:

@@ -89,8 +89,7 @@ def test_any_number_of_workers_killed_and_resumed_with_another(fedbench, method)
     assert not list(resumed.folder.glob("*checkpoint*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
 def test_interrupted_is_resumable(fedbench, number, workers):
     setting = (*SETTING, "rounds=40", "algo=scaffold", f"runtime.workers={workers}")
     pid = start((*setting, "results=broken", "checkpoint.every=1000"))
@@ -103,29 +102,6 @@ def test_interrupted_is_resumable(fedbench, number, workers):
     assert not (folder / "summary.json").exists()
     resumed = fedbench(*setting, "results=broken")
     assert "resuming after round" in resumed.out
-    assert result(resumed.folder) == result(fedbench(*setting, "results=whole").folder)
-
-
-@pytest.mark.parametrize("harm", ["truncated", "flipped", "no manifest"])
-def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(fedbench, harm):
-    setting = (*SETTING, "rounds=30", "algo=scaffold", "runtime.workers=1", "checkpoint.every=1")
-    pid = start((*setting, "results=broken"))
-    wait_for_rows("broken/runs/*/*/metrics.csv", 5)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    newest = sorted(Path().glob("broken/runs/*/*/checkpoint-*"))[-1]
-    file = newest / "server.safetensors"
-    content = bytearray(file.read_bytes())
-    if harm == "truncated":
-        file.write_bytes(content[: len(content) // 2])
-    elif harm == "flipped":
-        content[-5] ^= 1
-        file.write_bytes(content)
-    else:
-        (newest / "manifest.json").unlink()
-    resumed = fedbench(*setting, "results=broken")
-    assert f"checkpoint {newest.name} is not used" in resumed.out
-    assert f"resuming after round {int(newest.name[-6:]) - 1}\n" in resumed.out
     assert result(resumed.folder) == result(fedbench(*setting, "results=whole").folder)
 
 
@@ -170,31 +146,6 @@ def test_torchrun(fedbench, start_fedbench):
     serial = fedbench(*setting, "runtime.workers=1", "results=serial")
     assert result(folder) == result(serial.folder)
     assert json.loads((folder / "summary.json").read_text())["workers"] == 2
-
-
-@pytest.mark.parametrize("failing", [0, 1])
-@pytest.mark.parametrize("death", ["raises", "killed"])
-def test_a_failed_rank_ends_the_run_with_its_reason(fedbench, monkeypatch, failing, death):
-    import torch.distributed as dist
-
-    from fedbench.client import Trainer
-
-    original = Trainer._steps
-
-    def steps(self, facts, *rest):
-        if facts.index == 1 and dist.get_rank() == failing:
-            if death == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise ArithmeticError("a planted failure")
-        return original(self, facts, *rest)
-
-    monkeypatch.setattr(Trainer, "_steps", steps)
-    started = time.monotonic()
-    run = fedbench(*SETTING, "runtime.workers=2")
-    assert run.status == 1
-    assert time.monotonic() - started < 30
-    assert ("a planted failure" if death == "raises" else "SIGKILL") in run.err
-    monkeypatch.undo()
 
 
 def test_no_rank_outlives_its_parent(tmp_path, monkeypatch, data_root):

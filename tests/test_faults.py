@@ -122,7 +122,8 @@ def two_checkpoints() -> tuple[str, ...]:
     return setting
 
 
-HARMS = ["server.safetensors", "clients-0.safetensors", "manifest.json", "truncated", "removed", "books", "origin"]
+HARMS = ["server.safetensors", "clients-0.safetensors", "manifest.json", "truncated", "removed", "unlisted", "books"]
+HARMS += ["origin"]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,9 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(harm):
         file.unlink()
         if harm == "truncated":
             file.write_bytes(content[: len(content) // 2])
+    elif harm == "unlisted":
+        (newest / "manifest.json").unlink()
+        reason = "manifest.json is missing"
     elif harm in ("books", "origin"):  # well-formed, but not what was written
         manifest, reason = json.loads((newest / "manifest.json").read_text()), "manifest.json is damaged"
         if harm == "books":

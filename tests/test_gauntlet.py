@@ -16,7 +16,7 @@ from faults_helper import SETTING, WORDS, Ended, checkpoints, folder_of, one_lin
 
 from fedbench.checkpoint import _checksum_of
 
-ALWAYS = ("algo=scaffold", "modifier=[ecgr]")
+ALWAYS = ("algo=scaffold",)
 ROUNDS = "rounds=60"  # more than all faults together let pass
 INTERVAL = 2  # SETTING's checkpoint.every
 

@@ -18,7 +18,7 @@ from fedbench.flat import FlatModel
 from fedbench.models import Model, ModelSettings
 
 NAMES = [file.stem for file in sorted((Path(__file__).parents[1] / "conf" / "model").glob("*.yaml"))]
-LARGE = ("vit_b32",)  # 88 million parameters
+LARGE = ("vit_b32", "vit_b32_pretrained")  # 88 million parameters
 all_models = pytest.mark.parametrize("name", NAMES)
 
 

@@ -15,8 +15,8 @@ MOMENTUM = ("client.momentum=0.9", "client.lr=0.02")
     [
         (("data=mnist", "algo=fedavg"), 0.80),
         (("data=fmnist", "algo=scaffold"), 0.40),
-        (("data=cifar10", "algo=fedprox", "rounds=6", *MOMENTUM), 0.20),
-        (("data=cifar100", "algo=fedavg", "rounds=8", *MOMENTUM), 0.03),
+        pytest.param(("data=cifar10", "algo=fedprox", "rounds=6", *MOMENTUM), 0.20, marks=pytest.mark.heavy),
+        pytest.param(("data=cifar100", "algo=fedavg", "rounds=8", *MOMENTUM), 0.03, marks=pytest.mark.heavy),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbench.errors import BadInput, OneLineParser
+from fedbench.main import FINISHED, UNEXPECTED
+from fedbench.study.endings import one_line_endings
 from fedbench.study.experiment import SCALES, chosen
 from fedbench.study.ledger import status_of
 from fedbench.study.plan import Plan, read_plan
@@ -41,14 +43,15 @@ def kept_plans(results: Path, only: str | None, scale: str | None) -> list[Plan]
 
 
 def main() -> None:
-    console = Console(soft_wrap=True)
-    try:
+    with one_line_endings("fedbench-tables", Path("results")):
         arguments = parse(sys.argv[1:])
-        plans = kept_plans(arguments.results, arguments.only, arguments.scale)
-        entries = render_all(plans, arguments.results, console, wandb=arguments.wandb)
-    except BadInput as error:
-        print(f"fedbench-tables: {error}", file=sys.stderr)
-        sys.exit(2)
+    with one_line_endings("fedbench-tables", arguments.results):
+        sys.exit(show(arguments, Console(soft_wrap=True)))
+
+
+def show(arguments: argparse.Namespace, console: Console) -> int:
+    plans = kept_plans(arguments.results, arguments.only, arguments.scale)
+    entries = render_all(plans, arguments.results, console, wandb=arguments.wandb)
     for entry in entries:
         counts = ", ".join(f"{number} {verdict}" for verdict, number in entry.counts().items() if number)
         line = f"{entry.name} ({entry.scale}): {entry.done} of {entry.wanted} runs; {counts or 'no numbers'}"
@@ -56,4 +59,4 @@ def main() -> None:
         if entry.problems:
             console.print(f"  {entry.problems[0].splitlines()[-1]}", markup=False, highlight=False)
     console.print(f"report: {arguments.results / 'report' / 'index.html'}", markup=False, highlight=False)
-    sys.exit(1 if any(entry.unrendered for entry in entries) else 0)
+    return UNEXPECTED if any(entry.unrendered for entry in entries) else FINISHED

@@ -13,8 +13,9 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from omegaconf import OmegaConf
 from fedbench.config import Config, check, config_folder
 from fedbench.data.files import data_root
 from fedbench.errors import BadInput, MissingData
+from fedbench.faults import MachineFault
 from fedbench.files import write_atomically
 from fedbench.messages import CONFIGURATION_ERRORS, explain
 from fedbench.study.experiment import Cell, Experiment
@@ -150,15 +152,24 @@ def _settle(jobs: list[Job], results: Path, processes: int) -> Iterator[Job]:
         yield from map(settle_job, tasks)
         return
     with pool_of(processes) as pool:
-        yield from pool.imap(settle_job, tasks, chunksize=4)
+        yield from pool.map(settle_job, tasks, chunksize=4)
 
 
-def pool_of(processes: int) -> Pool:
-    """Forked workers that leave Ctrl-C and SIGTERM to the parent, which ends them.
+@contextmanager
+def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Forked workers that leave Ctrl-C and SIGTERM to the parent; one that is killed ends the command with its reason.
 
     What is loaded by then is frozen: a test of significance collects garbage every time, in all of torch's objects.
     """
-    return multiprocessing.get_context("fork").Pool(processes, _enter_pool)
+    fork = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(processes, mp_context=fork, initializer=_enter_pool)
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        words = "a process was ended by the system (it does that when memory runs out); the same command goes on"
+        raise MachineFault(words) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _enter_pool() -> None:

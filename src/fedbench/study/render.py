@@ -24,7 +24,7 @@ def render_all(plans: list[Plan], results: Path, console: Console, wandb: bool =
     entries = []
     processes = min(len(os.sched_getaffinity(0)), len(tasks))
     with console.status("rendering") as status, pool_of(processes) as pool:
-        for number, entry in enumerate(pool.imap(render, tasks), start=1):
+        for number, entry in enumerate(pool.map(render, tasks), start=1):
             entries.append(entry)
             status.update(f"rendering: {number} of {len(tasks)} experiments")
     write_page(entries, results / "report" / "index.html", results)

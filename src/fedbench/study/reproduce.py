@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -13,8 +12,9 @@ import torch
 from rich.console import Console
 
 from fedbench.errors import BadInput, OneLineParser
-from fedbench.main import BAD_INPUT, FINISHED, INTERRUPTED, UNEXPECTED
+from fedbench.main import FINISHED, INTERRUPTED, UNEXPECTED
 from fedbench.study.calibrate import estimate_all
+from fedbench.study.endings import one_line_endings
 from fedbench.study.execute import Executor
 from fedbench.study.experiment import SCALES, chosen, load
 from fedbench.study.ledger import Ledger, duration
@@ -90,12 +90,7 @@ def run_missing(
 
 def main() -> None:
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 140)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # while planning and rendering, like Ctrl-C
-    try:
-        sys.exit(reproduce(parse(sys.argv[1:]), console))
-    except BadInput as error:
-        print(f"reproduce_tables.py: {error}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+    with one_line_endings("reproduce_tables.py", Path("results")):
+        arguments = parse(sys.argv[1:])
+    with one_line_endings("reproduce_tables.py", arguments.results):
+        sys.exit(reproduce(arguments, console))
