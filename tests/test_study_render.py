@@ -181,3 +181,15 @@ def test_what_cannot_be_rendered_is_no_success(results, monkeypatch, capfd):
     status = study_small.reproduce("--only", "small/table1", "--results", str(results))
     assert status == 1
     assert "could not be rendered: small/table1" in capfd.readouterr().out
+
+
+def test_the_largest_scale_of_which_anything_was_run_is_shown(results):
+    """A plan alone, of a dry run say, does not hide the runs of a smaller scale."""
+    make_plans([(load("small/table1"), "laptop")], results, 1, lambda done, wanted: None)
+    (plan,) = command.kept_plans(results, "small/table1", None)
+    assert plan.scale == "smoke"
+    (asked,) = command.kept_plans(results, "small/table1", "laptop")
+    assert asked.scale == "laptop"
+    shutil.rmtree(results / "runs")
+    (largest,) = command.kept_plans(results, "small/table1", None)
+    assert largest.scale == "laptop"
