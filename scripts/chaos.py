@@ -69,8 +69,6 @@ def draw(seed: int, number: int, workers: list[int]) -> Case:
     chance = random.Random(f"{seed}/{number}")
     kind = KINDS[number % len(KINDS)]  # all kinds, in turn
     before, after = chance.choice(workers), chance.choice(workers)
-    if kind == "hang":
-        before = max(2, before)  # a single process has nobody who waits for it
     fault: dict = {"kind": kind}
     if kind == "full":
         fault["file_size"] = chance.choice([3_000, 12_000])

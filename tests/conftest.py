@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,16 @@ def real_data() -> Path:
     if not root or not Path(root).is_dir():
         pytest.skip("FEDBENCH_DATA does not point to the datasets")
     return Path(root)
+
+
+@pytest.fixture
+def small_vit(monkeypatch):
+    """torchvision's ViT-B/32 in all but depth and width."""
+    from fedbench.torchvision_shim import import_torchvision
+
+    models = import_torchvision().models
+    small = partial(
+        models.VisionTransformer, patch_size=32, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=24, num_classes=10
+    )
+    monkeypatch.setattr(models, "vit_b_32", small)
+    return small

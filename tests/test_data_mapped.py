@@ -116,7 +116,7 @@ def test_damaged_files_are_named(file, content, expected, root):
     path = root / "lc25000" / file
     path.write_bytes(path.read_bytes()[:-50] if content is None else content)
     text = refusal(lambda: settings(root).load(0))
-    assert text.startswith(f"{path}: ")
+    assert text.startswith(f"data=lc25000: {path}: ")
     assert expected in text
 
 

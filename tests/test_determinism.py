@@ -28,8 +28,8 @@ SETTING = (
     "checkpoint.every=2",
     "eval.batch_size=7",
 )
-# One of every kind of state; all methods are in tests/test_pairs.py (workers) and tests/test_gauntlet.py (kills).
-METHODS = ("algo=scaffold", "algo=fedbn", "algo=moon", "algo=fedgen", "algo=pfedsim", "algo=fedgsnr", "modifier=[ecgr]")
+# Several kinds of state; all methods are in tests/test_pairs.py (workers) and tests/test_gauntlet.py (kills).
+METHODS = ("algo=scaffold", "algo=fedbn", "algo=fedgen", "modifier=[ecgr]")
 
 
 def in_a_child(call) -> int:

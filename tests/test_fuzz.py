@@ -114,9 +114,9 @@ def fuzz(fedbench, tmp_path, examples: int) -> None:
 
 
 def test_every_command_line_is_a_run_or_one_line(fedbench, tmp_path):
-    fuzz(fedbench, tmp_path, 25)
+    fuzz(fedbench, tmp_path, 15)
 
 
 @pytest.mark.heavy
 def test_many_command_lines_are_runs_or_one_line(fedbench, tmp_path):
-    fuzz(fedbench, tmp_path, 120)
+    fuzz(fedbench, tmp_path, 60)

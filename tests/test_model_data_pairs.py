@@ -45,7 +45,9 @@ def refused(data: str, model: str) -> bool:
 
 
 @pytest.mark.parametrize(("data", "model"), PAIRS)
-def test_it_trains_or_says_why_not(data, model, tmp_path, monkeypatch):
+def test_it_trains_or_says_why_not(data, model, tmp_path, monkeypatch, request):
+    if model == "vit_b32" and data != "cifar100":  # one as large as it is
+        request.getfixturevalue("small_vit")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))  # no weights at hand, whatever this machine has fetched
     words = (*SETTING, f"data={data}", f"model={model}")
     if refused(data, model):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 import torch
@@ -19,17 +18,6 @@ from fedbench.torchvision_shim import import_torchvision
 
 VIT = 88_224_232 - 769_000  # torchvision's ViT-B/32 for 1,000 classes, without its classifier
 EXTRA = 513 * 256 + 257 * 10
-
-
-@pytest.fixture
-def small_vit(monkeypatch):
-    """ViT-B/32 in all but depth and width."""
-    models = import_torchvision().models
-    small = partial(
-        models.VisionTransformer, patch_size=32, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=24, num_classes=10
-    )
-    monkeypatch.setattr(models, "vit_b_32", small)
-    return small
 
 
 def count(model: nn.Module) -> int:

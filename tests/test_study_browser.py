@@ -86,7 +86,7 @@ def test_cells_without_a_number_come_last(driver, tmp_path):
     checks.open_page(driver, tmp_path / "index.html")
     table = checks.select(driver, "figure.grid table")[0]
     head = table.find_elements("css selector", "th[data-sort]")[8]
-    for _, _, keys in checks.clicked(driver, table, head, 2):
+    for _, _, keys in checks.clicked(driver, table, [head], 2)[0]:
         assert keys[-2:] == ["", ""]
         assert "" not in keys[:-2]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 from faults_helper import SETTING, folder_of, one_line, result, run, uninterrupted
 
-from fedbench.faults import Ended, MachineFault, WorkerFailure, reason
+from fedbench.faults import Ended, MachineFault, WorkerFailure, WorkerFault, reason
+from fedbench.watchdog import watchdog
 
 METHOD = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=2")
 # What happens in a worker's second round, and what standard error says.
@@ -41,6 +43,32 @@ def test_a_worker_that_fails(kind, rank):
     assert resumed.status == 0, resumed.err
     assert resumed.resumed_after == 2
     assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.heavy)])
+def test_a_single_worker_that_hangs(threads):
+    """In this process, or, with threads, in a forked one: it looks after itself."""
+    alone = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=1", f"runtime.threads={threads}")
+    failed = run(*alone, "runtime.timeout=2", place="aggregation", call=4, kind="hang")
+    assert failed.status == 1, failed.out
+    assert one_line(failed.err) == (
+        "fedbench: results=broken: the worker did nothing for 2 seconds (runtime.timeout=2); "
+        "the last checkpoint is kept; the same command (without force=true) goes on"
+    )
+    assert run(*alone).resumed_after == 2
+
+
+def test_the_watchdog_lets_work_and_short_waits_pass():
+    handler = signal.getsignal(signal.SIGALRM)
+    with watchdog(0.8):
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            pass
+        time.sleep(0.6)  # at most one look without progress
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    with pytest.raises(WorkerFault, match="the worker did nothing for 1 seconds"), watchdog(1):
+        time.sleep(5)
 
 
 def test_a_failed_run_does_not_end_a_sweep():

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -28,6 +28,7 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
 from fedbench.faults import Ended, reason
+from fedbench.watchdog import watchdog
 
 # Rows travel between machines in pieces of this many elements: 64 MiB of float32.
 PIECE_ELEMENTS = 2**24
@@ -142,7 +143,8 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: 
     single rank is then forked, too, instead of running here.
     """
     if workers == 1 and not isolated:
-        work(Group())
+        with watchdog(timeout):
+            work(Group())
         return
     with ExitStack() as files:
         rendezvous, *last_words = (files.enter_context(_file_of_the_group()) for _ in range(1 + workers))
@@ -238,7 +240,8 @@ def _rank(
             world_size=workers,
             timeout=timedelta(seconds=timeout),
         )
-        work(Group(memory))
+        with watchdog(timeout) if workers == 1 else nullcontext():
+            work(Group(memory))
         dist.destroy_process_group()
     except BaseException as error:
         last_words.write_bytes(pickle.dumps(Ended.of(rank, error)))

@@ -230,7 +230,8 @@ def _chosen_groups(name: str) -> list[dict[str, Any]]:
 
 
 def _content(name: str) -> dict[str, Any]:
-    return yaml.safe_load((experiments_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
+    text = (experiments_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # C's, where there is one, is faster
 
 
 def _over(below: Any, above: Any) -> Any:
