@@ -182,7 +182,7 @@ def test_damaged_cache(file, tmp_path):
     path = made(tmp_path) / file
     path.write_bytes(b"\xff\xfe damaged")
     text = refusal(lambda: loaded(tmp_path))
-    assert text.startswith(f"{path}: ")
+    assert text.startswith(f"data=qqp: {path}: ")
     assert f"`fedbench-data qqp --root {tmp_path} --download --force`" in text
 
 

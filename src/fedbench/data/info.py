@@ -38,7 +38,6 @@ class Info:
 def read_info(folder: Path) -> Info | None:
     """What info.json says, None without one. A damaged one is a BadInput."""
     path = folder / FILE
-    subject = f"data={folder.name}: {path}"
     try:
         content = json.loads(path.read_text())
         known = {entry.name for entry in fields(Info)}
@@ -47,9 +46,9 @@ def read_info(folder: Path) -> Info | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise unreadable(subject, error) from error
+        raise unreadable(str(path), error) from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise BadInput(f"{subject}: not what fedbench-data writes; prepare the dataset again with --force") from error
+        raise BadInput(f"{path}: not what fedbench-data writes") from error
     return info
 
 

@@ -87,12 +87,15 @@ class NamedDataset:
         try:
             train, test = (self._read_part(folder, part) for part in PARTS)
         except BadInput as error:
-            raise BadInput(f"data={self.name}: {error}; {redo(self.name, self.root)}") from error
+            raise damaged(self.name, self.root, error) from error
         return train, test
 
     def recorded(self) -> Info | None:
         """What was written down when the dataset was prepared."""
-        return read_info(self.folder())
+        try:
+            return read_info(self.folder())
+        except BadInput as error:
+            raise damaged(self.name, self.root, error) from error
 
     def folder(self) -> Path:
         return data_root(self.root) / self.name
@@ -169,6 +172,7 @@ def missing(name: str, root: str | None, folder: Path) -> BadInput:
     return MissingData(f"data={name}: not in {folder}; {how}data.source=synthetic runs on a stand-in")
 
 
-def redo(name: str, root: str | None) -> str:
-    """What to do about files that are damaged."""
-    return f"`{command_for(name, root, again=True)}` makes it anew" if name in ENTRIES else "make it anew"
+def damaged(name: str, root: str | None, error: BadInput) -> BadInput:
+    """What is wrong with a file of a dataset, and what to do about it."""
+    redo = f"`{command_for(name, root, again=True)}` makes it anew" if name in ENTRIES else "make it anew"
+    return BadInput(f"data={name}: {error}; {redo}")

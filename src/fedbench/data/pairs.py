@@ -11,7 +11,7 @@ import numpy as np
 from fedbench.data.base import Dataset, Examples, assemble
 from fedbench.data.files import data_root, read_npz, unreadable
 from fedbench.data.info import VOCABULARY, npz_files, pair_files, read_info
-from fedbench.data.named import SOURCES, is_there, missing, redo, size_note, stand_in_sizes
+from fedbench.data.named import SOURCES, damaged, is_there, missing, size_note, stand_in_sizes
 from fedbench.data.prepare import download
 from fedbench.data.questions import FIRST_WORD, PADDING, TOLERANCE, padded
 from fedbench.errors import BadInput, require
@@ -53,7 +53,7 @@ class PairDataset:
             used = words[: self.vocabulary]
             train, test = (self._read_part(path, len(words), len(used)) for path in npz_files(folder))
         except BadInput as error:
-            raise BadInput(f"{error}; {redo(self.name, self.root)}") from error
+            raise damaged(self.name, self.root, error) from error
         sizes = (("training", train, self.train_size), ("test", test, self.test_size))
         return assemble(
             self.name,
