@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_single_worker_that_hangs(threads):
     assert run(*alone).resumed_after == 2
 
 
-def test_the_watchdog_lets_work_and_short_waits_pass():
+def test_the_watchdog_lets_work_and_short_waits_pass(monkeypatch):
     handler = signal.getsignal(signal.SIGALRM)
     with watchdog(0.8):
         until = time.monotonic() + 2
@@ -67,6 +68,9 @@ def test_the_watchdog_lets_work_and_short_waits_pass():
         time.sleep(0.6)  # at most one look without progress
     assert signal.getsignal(signal.SIGALRM) is handler
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    with monkeypatch.context() as debugger, watchdog(0.8):
+        debugger.setattr(sys, "gettrace", lambda: print)
+        time.sleep(1.5)
     with pytest.raises(WorkerFault, match="the worker did nothing for 1 seconds"), watchdog(1):
         time.sleep(5)
 

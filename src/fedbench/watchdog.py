@@ -6,6 +6,7 @@ Several workers notice in their exchanges when one of them is silent; see `fedbe
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -34,7 +35,8 @@ def watchdog(timeout: float) -> Iterator[None]:
     def look(number: int, frame: FrameType | None) -> None:
         nonlocal used, idle_looks
         before, used = used, time.process_time()
-        idle_looks = idle_looks + 1 if used - before < IDLE_SECONDS else 0
+        idle = used - before < IDLE_SECONDS and sys.gettrace() is None  # in a debugger somebody may be thinking
+        idle_looks = idle_looks + 1 if idle else 0
         if idle_looks == 2:
             raise WorkerFault(f"the worker did nothing for {timeout:g} seconds (runtime.timeout={timeout:g})")
 
