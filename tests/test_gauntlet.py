@@ -17,6 +17,8 @@ from faults_helper import SETTING, WORDS, Ended, checkpoints, folder_of, one_lin
 from fedbench.checkpoint import _checksum_of
 
 ALWAYS = ("algo=scaffold",)
+# Each keeps something that no other does, on the server or with its clients; the rest is run by hand.
+OFTEN = ["fedavgm", "fedbn", "feddyn", "fedecgr", "fedgen", "fedgsnr", "fedncv", "fedpgvc", "fedrep", "moon", "pfedsim"]
 ROUNDS = "rounds=40"  # more than all faults together let pass
 INTERVAL = 2  # SETTING's checkpoint.every
 # Little work where a method has a number of steps of its own.
@@ -108,7 +110,12 @@ def check_what_it_says(ended: Ended, fault: Fault, reason: str) -> None:
     assert reason in ended.out
 
 
-@pytest.mark.parametrize("word", [pytest.param(w, marks=() if w in ALWAYS else pytest.mark.heavy) for w in WORDS])
+def marks(word: str) -> list:
+    often = word.removeprefix("algo=") in OFTEN
+    return [] if word in ALWAYS else [pytest.mark.heavy] if often else [pytest.mark.heavy, pytest.mark.by_hand]
+
+
+@pytest.mark.parametrize("word", [pytest.param(word, marks=marks(word)) for word in WORDS])
 def test_a_run_survives_them_all(word, tmp_path, monkeypatch, data_root):
     monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
     monkeypatch.chdir(tmp_path)

@@ -42,9 +42,11 @@ SETTING = (
 NETWORKS = {"plain": Mlp(hidden=[16, 8]), "batch norm": LeNet(batch_norm=True)}
 COHORTS = {"all": None, "some": 2}
 # What has the most state in the ordinary tests, others in the long ones.
+LONG, LONGER = pytest.mark.heavy, [pytest.mark.heavy, pytest.mark.by_hand]
 SETTINGS = [
     pytest.param([("batch norm", "some")], id="first"),
-    pytest.param([("plain", "some"), ("batch norm", "all")], id="second", marks=pytest.mark.heavy),
+    pytest.param([("plain", "some")], id="second", marks=LONG),
+    pytest.param([("plain", "all"), ("batch norm", "all")], id="third", marks=LONGER),
 ]
 
 
