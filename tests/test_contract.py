@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import json
 import os
@@ -13,21 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from run_files import QUICK, rows, summary
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from fedbench.config import config_folder
-
-QUICK = ("rounds=2", "client.epochs=1", "partition.clients=4", "runtime.workers=1")
-
-
-def summary(folder: Path) -> dict:
-    return json.loads((folder / "summary.json").read_text())
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "metrics.csv") as file:
-        return list(csv.DictReader(file))
 
 
 def test_a_run_leaves_the_promised_files(fedbench):
@@ -168,18 +157,6 @@ def test_a_kept_head_is_not_called_global(fedbench):
     assert "scored: per_client" in run.out
 
 
-def test_the_same_name_with_other_data_is_another_run(fedbench, tmp_path):
-    draw = np.random.default_rng(0)
-    folders = []
-    for root in ("A", "B"):
-        for split in ("train", "test"):
-            (tmp_path / root / "mnist").mkdir(parents=True, exist_ok=True)
-            images = draw.integers(0, 256, (60, 28, 28), dtype=np.uint8)
-            np.savez(tmp_path / root / "mnist" / f"{split}.npz", images=images, labels=np.arange(60) % 10)
-        folders.append(fedbench(*QUICK, "data=mnist", f"data.root={tmp_path / root}").folder)
-    assert folders[0] != folders[1]
-
-
 def test_the_schema_and_the_file_have_the_same_defaults():
     from omegaconf import OmegaConf
 
@@ -196,78 +173,6 @@ def test_the_schema_and_the_file_have_the_same_defaults():
 def test_eval_every_still_scores_the_last_round(fedbench):
     run = fedbench(*QUICK, "rounds=5", "eval.every=2")
     assert [row["round"] for row in rows(run.folder)] == ["2", "4", "5"]
-
-
-def test_a_partition_file_and_given_weights(fedbench):
-    first = fedbench(*QUICK)
-    again = fedbench(*QUICK, "partition=file", f"partition.path={first.folder}/partition.json", "~partition.clients")
-    assert again.status == 0, again.err
-    assert summary(again.folder)["digest"] == summary(first.folder)["digest"]
-    assert summary(again.folder)["partition_hash"] == summary(first.folder)["partition_hash"]
-    weights = fedbench(*QUICK, f"model.weights={first.folder}/model.safetensors")
-    assert weights.status == 0, weights.err
-    assert summary(weights.folder)["digest"] != summary(first.folder)["digest"]
-    assert float(rows(weights.folder)[0]["train_loss"]) < float(rows(first.folder)[0]["train_loss"])
-
-
-def test_files_enter_the_identity_by_content(fedbench, tmp_path):
-    first = fedbench(*QUICK)
-    content = load_file(first.folder / "model.safetensors")
-    ids = []
-    for name, change in (("a", 0.0), ("b", 0.0), ("c", 0.5)):
-        save_file({key: value + change for key, value in content.items()}, tmp_path / f"{name}.safetensors")
-        ids.append(fedbench(*QUICK, f"model.weights={name}.safetensors").folder.name)
-    assert ids[0] == ids[1] != ids[2]
-
-
-SAME = (
-    "runtime.workers=2",
-    "runtime.timeout=99",
-    "checkpoint.every=3",
-    "results=elsewhere",
-    "algo.allow_adaptive=true",
-    "client.lr_decay.every=7",
-    "scale=paper",
-    "data.root=elsewhere",
-    "server.weights=samples",
-)
-OTHER = (
-    "rounds=3",
-    "seed=1",
-    "cohort=2",
-    "client.epochs=2",
-    "client.steps=3",
-    "client.batch_size=16",
-    "client.lr=0.2",
-    "client.optimizer=adam",
-    "client.momentum=0.5",
-    "client.weight_decay=0.1",
-    "client.lr_decay.factor=0.5",
-    "server.lr=0.5",
-    "server.weights=uniform",
-    "eval.every=2",
-    "eval.batch_size=100",
-    "partition.alpha=0.1",
-    "partition.clients=5",
-    "data.subset=500",
-    "model.hidden=[8,8]",
-    "algo=fedprox",
-    "modifier=[pvr]",
-    "runtime.threads=2",
-    "partition=iid",
-)
-
-
-def test_the_run_id_changes_exactly_when_the_numbers_can():
-    import small
-
-    base = ("data=digits", "logger=none", *QUICK)
-    first = small.build_parts(small.config(*base)).id
-    assert {word: small.build_parts(small.config(*base, word)).id == first for word in SAME} == dict.fromkeys(
-        SAME, True
-    )
-    ids = [small.build_parts(small.config(*base, word)).id for word in OTHER]
-    assert len({first, *ids}) == len(OTHER) + 1
 
 
 def test_an_adaptive_run_on_request_is_stamped(fedbench):
