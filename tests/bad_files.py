@@ -68,6 +68,7 @@ def write_splits(folder: Path) -> None:
         "empty_clients": [[], []],
         "fractions": [[1.5]],
         "two_clients": [[0, 1], [2]],
+        "left_out": [[0], [2]],
     }
     for name, split in splits.items():
         (folder / f"{name}.json").write_text(json.dumps(split))

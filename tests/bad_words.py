@@ -115,6 +115,7 @@ SPLITS = {
     "negative": "client 0 has index -1",
     "map": "needs a JSON file: a list with a list of training indices for each client",
     "empty_clients": "no client has any index",
+    "left_out": "1436 of 1438 training examples are in no client, the first is 1; partition.incomplete=true allows",
     "fractions": "client 0 has 1.5, needs whole numbers",
     "text": "not JSON",
 }

@@ -33,6 +33,7 @@ CANNOT = {
     "data.download": (True, "the examples themselves are part of the id"),
     "algo.allow_adaptive": (True, "lets a refused run go ahead; client.optimizer is part of the id"),
     "model.download": (True, "the weights that are used are part of the id"),
+    "partition.incomplete": (True, "lets a refused run go ahead; the file's content is part of the id"),
     "algo.memory": (0.001, "where ECGR's trace lies"),
     "algo.modifiers.ecgr.memory": (0.001, "where ECGR's trace lies"),
 }

@@ -26,8 +26,8 @@ def write_files(folder: Path) -> dict[str, str]:
     for name in ("ARRAYS", "OTHER_ARRAYS"):
         x, y = rng.random((60, 28, 28, 1), dtype=np.float32), np.arange(60) % 10
         np.savez(folder / f"{name}.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
-    for name, size in (("SPLIT", 20), ("OTHER_SPLIT", 19)):
-        lists = [list(range(size * k, size * (k + 1))) for k in range(3)]
+    for name, step in (("SPLIT", 1), ("OTHER_SPLIT", 7)):  # both of all 60 examples
+        lists = [[step * place % 60 for place in range(20 * k, 20 * (k + 1))] for k in range(3)]
         (folder / f"{name}.json").write_text(json.dumps(lists))
     network = build_parts(small.config(*declared.TINY, "seed=5")).model
     save_file(network.state_dict(), folder / "WEIGHTS.safetensors")

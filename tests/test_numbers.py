@@ -58,7 +58,7 @@ def test_a_setting_of_a_large_network_is_part_of_the_id(walk, words, key, value)
 @pytest.mark.parametrize("key", declared.CANNOT)
 def test_what_cannot_change_a_number_does_not_change_the_id(walk, key):
     value, _ = declared.CANNOT[key]
-    choices = ["", "algo=fedecgr", "modifier=[ecgr]", "model=resnet18"]
+    choices = ["", "algo=fedecgr", "modifier=[ecgr]", "model=resnet18", "partition=file partition.path=SPLIT"]
     words = next(words for words in choices if key in numbers_walk.leaves(walk.compose(words)[0]) or key == "scale")
     assert walk.parts(words).id == walk.parts(words, key, value).id
 

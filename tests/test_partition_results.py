@@ -26,7 +26,7 @@ def write(folder: Path, content: object) -> FilePartition:
 
 
 def test_file_is_used_as_it_is(tmp_path):
-    partition = write(tmp_path, [[3, 1], [], [0]])
+    partition = replace(write(tmp_path, [[3, 1], [], [0]]), incomplete=True)
     parts = partition.split(np.zeros(5, int), 2, 0)
     assert [part.tolist() for part in parts] == [[1, 3], [], [0]]
     assert all(part.dtype == np.int64 for part in parts)
@@ -61,6 +61,7 @@ def test_a_split_survives_being_written_to_a_file(tmp_path):
         ([[0, 0]], "index 0 is in client 0 and again in client 0"),
         ([[0], [1, 0]], "index 0 is in client 0 and again in client 1"),
         ([[], []], "no client has any index"),
+        ([[3, 1], [0]], "2 of 5 training examples are in no client, the first is 2; partition.incomplete=true allows"),
     ],
 )
 def test_bad_file_is_refused_in_one_line(content, expected, tmp_path):
@@ -72,7 +73,7 @@ def test_bad_file_is_refused_in_one_line(content, expected, tmp_path):
 
 
 def test_file_that_is_not_there_and_a_number_of_clients_that_differs(tmp_path):
-    partition = write(tmp_path, [[0], [1]])
+    partition = replace(write(tmp_path, [[0], [1]]), incomplete=True)
     assert "partition=file needs" in refusal(lambda: FilePartition().split(TEN, 10, 0))
     missing = FilePartition(path=str(tmp_path / "none.json"))
     assert "no such file" in refusal(lambda: missing.split(TEN, 10, 0))

@@ -91,7 +91,7 @@ def test_one_line_before_anything_is_written(fedbench, words, message):
 @pytest.mark.parametrize("words", [["algo.rho=code"], ["algo.rho=eq15"], ["algo.sigma=10"]], ids=" ".join)
 def test_clients_with_one_example_are_no_obstacle(fedbench, tmp_path, words):
     (tmp_path / "few.json").write_text(FEW)
-    partition = ("partition=file", f"partition.path={tmp_path / 'few.json'}")
+    partition = ("partition=file", f"partition.path={tmp_path / 'few.json'}", "partition.incomplete=true")
     assert fedbench("algo=fedpgvc", *words, *partition, "rounds=2", "runtime.workers=1").status == 0
 
 

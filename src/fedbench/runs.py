@@ -44,6 +44,7 @@ def identity(
                 tree[group] = {**tree[group], key: settings.content_hash()}
     tree["model"] = {**tree["model"], "projection": tree["model"]["projection"] or algorithm.projection}
     tree["model"].pop("download", None)
+    tree["partition"] = {key: value for key, value in tree["partition"].items() if key != "incomplete"}
     if not tree["diagnostics"]["gradient_norms"]:
         del tree["diagnostics"]  # a run without them is what it was before they existed
     if algorithm.pooled or (clients is not None and (tree["cohort"] or 0) >= clients):

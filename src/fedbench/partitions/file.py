@@ -19,14 +19,15 @@ _NEEDED = "a JSON file: a list with a list of training indices for each client"
 class FilePartition:
     """A JSON list with a list of training indices for each client, such as a run's own `partition.json`.
 
-    An index may be left out (`heterogeneity` counts these as `unused`) and a client may be empty, but no
-    index may be repeated. Indices count the training set that is used, after `data.subset`. The seed plays no
-    part.
+    A client may be empty, but no index may be repeated, nor be left out unless `incomplete` says that this is meant:
+    most likely the file was made for other data. (`heterogeneity` counts indices without a client as `unused`.)
+    Indices count the training set that is used, after `data.subset`. The seed plays no part.
     """
 
     path: str | None = None
     clients: int | None = None  # null = as many as the file has
     local_test: float = 0.0  # share of a client's samples that are put aside to test it with
+    incomplete: bool = False  # whether training examples may be nobody's
 
     def draw(self, labels: np.ndarray, classes: int, seed: int) -> Split:
         lists = self._read()
@@ -34,7 +35,7 @@ class FilePartition:
             allowed = f"null or {len(lists)}, the clients of partition.path"
             require(self.clients == len(lists), "partition.clients", self.clients, allowed)
         try:
-            return Split(_parts(lists, len(labels)))
+            return Split(_parts(lists, len(labels), self.incomplete))
         except ValueError as error:
             raise BadInput(f"{self._subject()}: {error}") from error
 
@@ -66,7 +67,7 @@ class FilePartition:
         return lists
 
 
-def _parts(lists: list[list[int]], samples: int) -> list[np.ndarray]:
+def _parts(lists: list[list[int]], samples: int, incomplete: bool) -> list[np.ndarray]:
     owner: dict[int, int] = {}
     for client, indices in enumerate(lists):
         for index in indices:
@@ -79,4 +80,8 @@ def _parts(lists: list[list[int]], samples: int) -> list[np.ndarray]:
             owner[index] = client
     if not owner:
         raise ValueError("no client has any index")
+    if len(owner) < samples and not incomplete:
+        first = next(index for index in range(samples) if index not in owner)
+        words = f"{samples - len(owner)} of {samples} training examples are in no client, the first is {first}"
+        raise ValueError(f"{words}; partition.incomplete=true allows that")
     return [np.sort(np.array(indices, dtype=np.int64)) for indices in lists]
