@@ -28,6 +28,7 @@ def write_all(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     write_arrays(folder)
     write_splits(folder)
+    write_presets(folder)
     write_weights(folder)
     (folder / "folder").mkdir()
     (folder / "text.txt").write_text("hello")
@@ -73,6 +74,15 @@ def write_splits(folder: Path) -> None:
     for name, split in splits.items():
         (folder / f"{name}.json").write_text(json.dumps(split))
     (folder / "text.json").write_text("hello")
+
+
+def write_presets(folder: Path) -> None:
+    for name, content in {
+        "experiment": "# @package _global_\nclient: {local_epochs: 3}\n",
+        "algo": "defaults: [fedprox]\nmuu: 3\n",
+    }.items():
+        (folder / "own" / name).mkdir(parents=True)
+        (folder / "own" / name / "old.yaml").write_text(content)
 
 
 def write_weights(folder: Path) -> None:

@@ -140,6 +140,9 @@ FILES = {
     "data=mnist data.root=/nowhere": "data=mnist: not in /nowhere/mnist; `fedbench-data mnist --root /nowhere",
     "data=mnist data.root=FILES/text.txt": "text.txt: it is a file; a folder is allowed",
     "results=FILES/text.txt": "text.txt: a folder that can be written is allowed",
+    # Somebody's own presets, written for an older version.
+    "--config-dir FILES/own experiment=old": "unknown key 'client.local_epochs': did you mean 'epochs'?",
+    "--config-dir FILES/own algo=old": "unknown key 'algo.muu': did you mean 'mu'?",
 }
 
 SWEEPS = {  # each has one job, so that one line is told

@@ -29,8 +29,10 @@ def typed(schema: type, node: DictConfig, prefix: str) -> Any:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
     except ConfigKeyError as error:
         key = str(error.full_key or error.key)
-        known = [str(k) for k in OmegaConf.structured(schema)]
-        raise BadInput(f"unknown key '{prefix}{key}': {nearest(key, known)}") from None
+        section, _, last = key.rpartition(".")
+        whole = OmegaConf.structured(schema)
+        known = [str(k) for k in (OmegaConf.select(whole, section) if section else whole)]
+        raise BadInput(f"unknown key '{prefix}{key}': {nearest(last, known)}") from None
     except OmegaConfBaseException as error:
         key = str(error.full_key or error.key or "")
         reason = str(error.msg or error).splitlines()[0]
