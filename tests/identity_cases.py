@@ -162,6 +162,7 @@ CHOSEN = {
 SOMETIMES = [
     ("", "client.nesterov", True, "client.momentum=0.9"),
     ("", "client.lr_decay.every", 2, "client.lr_decay.factor=0.5"),
+    ("", "client.lr_decay.first", 1, "client.lr_decay.factor=0.5 client.lr_decay.every=2"),
     ("", "data.train_size", 61, "data.subset=null data.train_size=60"),
     ("algo=scaffold", "algo.correction", "outside", "client.momentum=0.9"),
     ("algo=fedpvr", "algo.correction", "outside", "client.momentum=0.9"),
@@ -194,6 +195,7 @@ ALIKE = [
     ("algo=fedpgvc", "algo.eq16_literal", True),
     ("algo=fedgsnr", "client.epochs", 3),
     ("", "client.lr_decay.every", 2),
+    ("client.lr_decay.factor=0.5 client.lr_decay.every=2", "client.lr_decay.first", 2),
     ("client.steps=2", "client.epochs", 3),
 ]
 

@@ -35,6 +35,7 @@ BAD = {
     "client.lr=-0.1": "client.lr=-0.1: a finite number above 0",
     "client.lr=inf": "client.lr=inf: a finite number above 0",
     "client.lr_decay.factor=0": "client.lr_decay.factor=0.0: a finite number above 0",
+    "client.lr_decay.first=0": "client.lr_decay.first=0: an integer of at least 1",
     "client.momentum=1": "client.momentum=1.0: a number from 0 to below 1",
     "client.weight_decay=-1": "client.weight_decay=-1.0: a finite number of at least 0",
     "client.nesterov=true": "client.nesterov=True: Nesterov needs client.momentum",

@@ -168,6 +168,14 @@ def test_the_rate_decays_by_round():
     assert [made.plan(index).lr for index in (0, 9, 10, 20)] == [0.4, 0.4, 0.2, 0.1]
 
 
+def test_the_first_new_rate_may_come_earlier_or_later():
+    words = ("client.lr=0.4", "client.lr_decay.factor=0.5", "client.lr_decay.every=10", *small.PLAIN)
+    early = small.federation(*words, "client.lr_decay.first=9")
+    assert [early.plan(index).lr for index in (0, 8, 9, 18, 19)] == [0.4, 0.4, 0.2, 0.2, 0.1]
+    late = small.federation(*words, "client.lr_decay.first=25")
+    assert [late.plan(index).lr for index in (0, 4, 24, 25, 34, 35)] == [0.4, 0.4, 0.4, 0.2, 0.2, 0.1]
+
+
 @pytest.mark.parametrize("algo", ["fedavg", "fedprox algo.mu=0.1", "scaffold", "fedbn", "fednova", "fedavgm"])
 @pytest.mark.parametrize("optimizer", ["sgd client.momentum=0.9 client.nesterov=true", "adam algo.allow_adaptive=true"])
 def test_no_stray_cpu_tensor(algo, optimizer):

@@ -84,7 +84,7 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
         )
         require(OmegaConf.is_dict(composed.get(section, {})), section, composed.get(section), allowed)
     decay = OmegaConf.select(composed, "client.lr_decay", default={})
-    allowed = "it is a section with keys of its own: client.lr_decay.factor, client.lr_decay.every"
+    allowed = "it is a section with keys of its own: client.lr_decay.factor, .every, .first"
     require(decay == {} or OmegaConf.is_dict(decay), "client.lr_decay", decay, allowed)
     for group in GROUPS:
         chosen = composed.get(group)

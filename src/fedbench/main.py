@@ -210,8 +210,7 @@ def main() -> None:
     """`fedbench ...`: see `fedbench --help`."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become one line
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU must not spoil the fork
-    sweeps = [word for word in sys.argv[1:] if word in ("-m", "--multirun")]  # Hydra wants them in front
-    sys.argv[1:] = sweeps + [word for word in sys.argv[1:] if word not in sweeps]
+    sys.argv[1:] = messages.options_first(sys.argv[1:])
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # before and between runs it ends all, like Ctrl-C
     try:
         messages.check_words(sys.argv[1:])

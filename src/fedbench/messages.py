@@ -111,6 +111,19 @@ def check_words(arguments: list[str]) -> None:
             _check_choice(group, choice, word)
 
 
+def options_first(arguments: list[str]) -> list[str]:
+    """Options with their values in front of the words: Hydra takes key=value words only in one piece."""
+    actions = {name: action for action in get_args_parser()._actions for name in action.option_strings}
+    options, words, rest = [], [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        (options if word.startswith("-") else words).append(word)
+        action = actions.get(word)
+        if action and rest and (action.nargs is None or (action.nargs == "?" and rest[0] in action.choices)):
+            options.append(rest.pop(0))
+    return options + words
+
+
 def _refuse_option(message: str) -> NoReturn:
     raise BadInput(f"{message}; see fedbench --help")
 

@@ -54,8 +54,10 @@ def identity(
         client["epochs"] = None
     if chain(algorithm.modifiers, "num_steps"):  # the method has its own number of steps
         client["epochs"] = client["steps"] = None
-    if client["lr_decay"]["factor"] == 1.0:
-        client["lr_decay"] = None
+    decay = dict(client["lr_decay"])
+    if decay["first"] in (None, decay["every"]):
+        del decay["first"]  # as it was before there was such a key
+    client["lr_decay"] = None if decay["factor"] == 1.0 else decay
     tree["client"] = client
     tree["server"] = {"lr": tree["server"]["lr"], "weights": algorithm.weights}
     tree["algo"] = {

@@ -19,6 +19,7 @@ DEVICES = ("auto", "cpu", "cuda")
 class RateDecay:
     factor: float = 1.0
     every: int = 1
+    first: int | None = None  # the first round, counted from 0, with a new rate; None = every
 
 
 @dataclass
@@ -35,7 +36,10 @@ class ClientSettings:
 
     def rate(self, index: int) -> float:
         """The learning rate of a round, counted from 0."""
-        return self.lr * self.lr_decay.factor ** (index // self.lr_decay.every)
+        decay = self.lr_decay
+        first = decay.every if decay.first is None else decay.first
+        changes = max(0, 1 + (index - first) // decay.every)
+        return self.lr * decay.factor**changes
 
 
 @dataclass
@@ -113,6 +117,7 @@ def _check_integers(scalars: Scalars) -> None:
         "client.epochs": (client.epochs, MANY),
         "client.steps": (client.steps, MANY),
         "client.lr_decay.every": (client.lr_decay.every, MANY),
+        "client.lr_decay.first": (client.lr_decay.first, MANY),
         "eval.every": (scalars.eval.every, MANY),
         "eval.batch_size": (scalars.eval.batch_size, MANY),
         "checkpoint.every": (scalars.checkpoint.every, MANY),
