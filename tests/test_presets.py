@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import small
 import yaml
+from run_files import QUICK
 
 from fedbench.algorithms.build import build
 from fedbench.config import config_folder
@@ -58,3 +59,15 @@ def test_a_dataset_picks_its_model_and_yields_to_the_command_line(data, model):
     assert small.config(f"data={data}").names["model"] == model
     assert small.config(f"data={data}", "model=linear").names["model"] == "linear"
     assert small.config("model=linear", f"data={data}").names["model"] == "linear"
+
+
+def test_presets_of_ones_own_lie_in_a_folder_of_ones_own(fedbench):
+    """Options may stand anywhere among the words, and a file that builds on a named method is named in the label."""
+    folder = Path("own") / "algo"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("defaults: [fedprox]\nmu: 0.5\n")
+    run = fedbench(*QUICK, "--config-dir", "own", "algo=mine", "modifier=[ecgr]")
+    assert run.status == 0, run.err
+    assert run.folder.parent.name.endswith("-mine+ecgr")
+    same = fedbench(*QUICK, "algo=fedprox", "algo.mu=0.5", "modifier=[ecgr]")
+    assert same.folder.name == run.folder.name

@@ -10,7 +10,7 @@ from test_study_figures import ALPHAS, METHODS, legend, line, metrics, note, one
 
 from fedbench.study.figures import describe, draw
 from fedbench.study.figures.drift import simulate
-from fedbench.study.figures.lines import entropy
+from fedbench.study.statistics import entropy
 
 SIZES = {"5": "partition.clients=5", "20": "partition.clients=20"}
 

@@ -9,7 +9,8 @@ import pytest
 from study_folders import experiment, metrics, study
 
 from fedbench.errors import BadInput
-from fedbench.study.measures import Reading, as_measure, readings
+from fedbench.study.measures import as_measure, readings
+from fedbench.study.readers import Reading
 from fedbench.study.runs import StudyRun
 from fedbench.study.table import Values
 
@@ -34,7 +35,9 @@ def read(folder, spec: Any, files, method: str = "A", axes=None, **more) -> list
         ({"name": "metric", "column": "test_loss"}, 0.4),
         ({"name": "metric", "column": "test_loss", "at": "final", "percent": True}, 40.0),
         ({"name": "metric", "column": "test_loss", "at": "best"}, 0.1),  # in round 15
+        ({"name": "metric", "column": "test_loss", "at": "mean"}, 0.425),
         ("seconds", 40.0),
+        ("round_seconds", 2.0),
         ({"name": "rounds_to", "target": 0.5}, 10.0),
         ({"name": "rounds_to", "target": 0.8}, 15.0),
         ({"name": "rounds_to", "target": 0.6, "window": 2}, 15.0),  # (0.5 + 0.8) / 2

@@ -84,10 +84,12 @@ def label(config: Config) -> str:
     """A readable name: data-model-partition-algorithm, with the modifiers that were added to it, and an attack."""
     names = config.names
     data, split = split_label(config).split(" ")
-    own = _own_modifiers(names["algo"])
+    # A file of somebody's own builds on a named one.
+    own = _own_modifiers(names["algo"]) or _own_modifiers(config.algo["name"])
     added = [name for name in config.algo["modifiers"] if name not in own]
     attack = [] if names.get("attack", "none") == "none" else [names["attack"]]
-    return "-".join([data, names["model"], split, "+".join([names["algo"], *added]), *attack])
+    words = [data, names["model"], split, "+".join([names["algo"], *added]), *attack]
+    return "-".join(words).replace("/", "-")  # a file of one's own may lie in a folder of its group
 
 
 def split_label(config: Config) -> str:
@@ -99,8 +101,9 @@ def split_label(config: Config) -> str:
 
 
 def _own_modifiers(algo: str) -> list[str]:
-    """The modifiers that belong to a named algorithm, as its file lists them."""
-    content = yaml.safe_load((config_folder() / "algo" / f"{algo}.yaml").read_text())
+    """The modifiers that belong to a named algorithm, as its file lists them; none of a file that is not ours."""
+    file = config_folder() / "algo" / f"{algo}.yaml"
+    content = yaml.safe_load(file.read_text()) if file.is_file() else {}
     defaults = [entry for entry in content.get("defaults", []) if isinstance(entry, dict)]
     return [name for entry in defaults for names in entry.values() for name in names] + list(
         content.get("modifiers", {})

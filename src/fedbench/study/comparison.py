@@ -6,13 +6,15 @@ from statistics import mean
 from typing import Any
 
 from fedbench.study.experiment import Published
-from fedbench.study.measures import Measure, Reading, cost_series, is_reference
+from fedbench.study.measures import Measure, is_reference
 from fedbench.study.model import Claim, Grid, GridCell, GridRow
 from fedbench.study.notes import Notes
+from fedbench.study.readers import Reading, cost_series
 from fedbench.study.runs import Study, StudyCell
 from fedbench.study.significance import holm, order_agreement, paired
 from fedbench.study.statistics import NOISE, accuracy_at, equal_budget, plain
-from fedbench.study.table import Values, combinations, mcnemar_between, plain_value
+from fedbench.study.table import Values, combinations, mcnemar_between
+from fedbench.study.value import plain_value
 
 METHOD = "method"
 COSTS = {"bytes": "megabytes sent and received", "gradients": "gradients of single examples"}
@@ -130,13 +132,13 @@ def order_claim(values: Values, measure: Measure, published: list[Published]) ->
     """Whether the methods stand in the published order, column by column (Kendall's tau-b).
 
     A tie where the paper has none is no agreement, and what diverged or was never reached comes last. A paper has one
-    number for its method; of several readings of it the first one stands for it.
+    number for its method: further readings of it, which the experiment file names, are not ranked.
     """
     experiment = values.study.experiment
     numbers = {frozenset(one.labels.items()): one.value for one in published if one.measure == measure.label}
     taus, reversed_pairs = [], []
     for others, column in columns_of(values.study).items():
-        ranked = [cell for cell in column if cell.labels[METHOD] not in experiment.proposed[1:]]
+        ranked = [cell for cell in column if cell.labels[METHOD] not in experiment.readings]
         ranked = [cell for cell in ranked if not experiment.replaced(cell.labels, values.study.scale)]
         measured = {
             cell.labels[METHOD]: values.of(cell, measure).for_claim(measure.higher_is_better) for cell in ranked

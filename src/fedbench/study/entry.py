@@ -10,7 +10,7 @@ from typing import Any
 from fedbench.study.comparison import COSTS, METHOD, equal_cost, order_claim, significance
 from fedbench.study.datasets import datasets_grid
 from fedbench.study.figures import describe, draw, save
-from fedbench.study.measures import RATIOS, Measure, as_measure, measures_of, readings
+from fedbench.study.measures import DERIVED, OF_ANOTHER, Measure, as_measure, measures_of, readings
 from fedbench.study.model import Claim, Entry, Grid, Picture, RunLink, Setting
 from fedbench.study.notes import Notes
 from fedbench.study.runs import FAILED, REFUSED, Study, StudyCell, StudyRun
@@ -71,7 +71,7 @@ def _all_measures(study: Study) -> list[Measure]:
     }
     shown |= {claim.get("measure") for claim in study.experiment.claims}
     shown |= {number.measure for number in study.experiment.published_numbers()}
-    shown |= {measure.parameters["of"] for measure in found if measure.label in shown and measure.name in RATIOS}
+    shown |= {measure.parameters["of"] for measure in found if measure.label in shown and measure.name in OF_ANOTHER}
     found = [measure for measure in found if measure.label in shown]
     if not found and study.cells:
         found = [as_measure("Final accuracy", "final_accuracy")]
@@ -125,7 +125,12 @@ def _with_reservations(claim: Claim, entry: Entry) -> Claim:
 
 def _pictures(study: Study, values: Values, results: Path) -> list[Picture]:
     def measure(cell: StudyCell, spec: Any) -> list[float | None]:
-        return [reading.value for reading in readings(study, cell, as_measure("", spec))]
+        wanted = as_measure("", spec)
+        if wanted.name not in DERIVED:
+            return [reading.value for reading in readings(study, cell, wanted)]
+        known = (own for own in values.measures.values() if replace(own, label="") == wanted)
+        value = values.of(cell, next(known))
+        return [reading.value for reading in value.readings] or [value.number]
 
     pictures = []
     for number, (title, figure) in enumerate(draw(study, measure)):

@@ -23,6 +23,15 @@ def plain(value: float, digits: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if decimals else text
 
 
+def entropy(values: Sequence[float]) -> float:
+    """-sum p log p of the values as shares of their sum; not a number when they have no finite, positive sum."""
+    total = math.fsum(values)
+    if not (math.isfinite(total) and total > 0):
+        return math.nan
+    shares = [value / total for value in values if value > 0]
+    return -math.fsum(share * math.log(share) for share in shares)
+
+
 @dataclass(frozen=True)
 class Summary:
     """A measure over the seeds of a cell. Mean, standard deviation and range are of the `count` values that count."""

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import math
-from dataclasses import dataclass, field
 from typing import Any
 
 from fedbench.study.experiment import Published
-from fedbench.study.measures import UNREADABLE, Measure, Reading, readings, sibling
+from fedbench.study.measures import UNREADABLE, Measure, readings
 from fedbench.study.model import Grid, GridCell, GridRow
 from fedbench.study.notes import Notes
+from fedbench.study.readers import Reading, sibling
 from fedbench.study.runs import Study, StudyCell
 from fedbench.study.significance import mcnemar_pooled
-from fedbench.study.statistics import Censored, Summary, censored, plain, speed_up, summarise
+from fedbench.study.statistics import plain, speed_up
+from fedbench.study.value import Value, as_censored, cost_value, maximum_value, plain_value
 from fedbench.study.verdict import SIGNIFICANT, compare, tolerance_for
-
-
-@dataclass
-class Value:
-    """A measure of a cell over its seeds, in words and as a number."""
-
-    text: str
-    number: float | None = None  # the mean or median; None without one
-    sign: str = ""  # ">" or "<" when the number is only a bound
-    failed: bool = False  # diverged, or never reached
-    behind: bool = False  # of a test: the one that should be better is significantly worse
-    readings: list[Reading] = field(default_factory=list)
-    detail: str = ""
-
-    def for_claim(self, higher: bool) -> float | None:
-        """Diverged or never reached loses to every number."""
-        if self.failed:
-            return -math.inf if higher else math.inf
-        return self.number
 
 
 class Values:
@@ -60,7 +41,11 @@ class Values:
             return self._mcnemar(cell, measure)
         if measure.name == "ratio_to":
             return self._ratio_to(cell, measure)
+        if measure.name == "difference_to":
+            return plain_value(self._differences(cell, measure), 2 if measure.parameters.get("percent") else None)
         found = readings(self.study, cell, measure)
+        if measure.parameters.get("over_seeds") == "maximum":
+            return maximum_value(found, 2)
         return cost_value(found) if measure.is_cost else plain_value(found, 2 if measure.is_accuracy else None)
 
     def _speed_up(self, cell: StudyCell, measure: Measure) -> Value:
@@ -97,6 +82,19 @@ class Values:
             return Value("-")
         return Value(f"{plain(own / base, 3)}x", own / base, detail=f"{plain(own)} to {plain(base)}")
 
+    def _differences(self, cell: StudyCell, measure: Measure) -> list[Reading]:
+        """Seed by seed, the measure that `of` names minus that of another cell; the other way round if `reverse`."""
+        other, of = sibling(self.study, cell, measure.parameters["cell"]), self.measures[measure.parameters["of"]]
+        base = self.of(other, of).readings if other is not None else []
+        theirs = {run.seed: reading for run, reading in zip(other.runs if other else [], base, strict=True)}
+        sign = -1.0 if measure.parameters.get("reverse") else 1.0
+        found = []
+        for run, own in zip(cell.runs, self.of(cell, of).readings, strict=True):
+            both = [own, theirs.get(run.seed, Reading(None, "missing"))]
+            lacking = next((reading for reading in both if reading.value is None), None)
+            found.append(lacking or Reading(sign * (both[0].value - both[1].value)))
+        return found
+
 
 def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
     """Seed by seed, on the same images: both runs must hold the same labels of the same dataset."""
@@ -114,50 +112,6 @@ def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
         if len(shapes) == 1 and (ours["labels"] == theirs["labels"]).all():
             pairs.append((ours["labels"], ours[which], theirs[which]))
     return mcnemar_pooled(pairs)
-
-
-def plain_value(found: list[Reading], decimals: int | None) -> Value:
-    """Mean and standard deviation of what finished, and of how many seeds; `*` when one diverged."""
-    diverged = sum(reading.state == "diverged" for reading in found)
-    values = [reading.value for reading in found if reading.state == "ok"]
-    summary = summarise(values, len(found), diverged)
-    detail = "seeds: " + ", ".join(_seed_words(reading, decimals) for reading in found)
-    if summary.mean is None:
-        seeds = f" (0 of {len(found)} seeds)" if len(found) > 1 else ""
-        return Value(f"*{seeds}" if diverged else "-", failed=bool(diverged), readings=found, detail=detail)
-    return Value(summary_text(summary, decimals), summary.mean, readings=found, detail=detail)
-
-
-def summary_text(summary: Summary, decimals: int | None) -> str:
-    show = (lambda value: f"{value:.{decimals}f}") if decimals is not None else plain
-    spread = f" ± {show(summary.std)}" if summary.std is not None else ""
-    part = "" if summary.complete else f" {'*' if summary.diverged else ''}({summary.count} of {summary.wanted} seeds)"
-    return f"{show(summary.mean)}{spread}{part}"
-
-
-def cost_value(found: list[Reading]) -> Value:
-    """The median over seeds, in which a seed that did not get there counts as later than all others."""
-    median = as_censored(found)
-    if not median.count:
-        return Value("-", readings=found, detail="no seed was run")
-    part = "" if median.count == median.wanted else f" ({median.count} of {median.wanted} seeds)"
-    detail = f"{median.reached} of {median.count} seeds reached it" + (f", {median.range}" if median.range else "")
-    return Value(median.text + part, median.value, median.sign, median.failed, readings=found, detail=detail)
-
-
-def as_censored(found: list[Reading]) -> Censored:
-    run = [reading for reading in found if reading.state not in ("missing", "damaged")]
-    limits = [reading.limit or 0.0 for reading in run]
-    lost = [reading.state == "diverged" for reading in run]
-    return censored([reading.value for reading in run], limits, lost, len(found))
-
-
-def _seed_words(reading: Reading, decimals: int | None) -> str:
-    if reading.value is None:
-        return {"diverged": "*", "damaged": "damaged", "unreached": f"> {plain(reading.limit or 0.0)}"}.get(
-            reading.state, "-"
-        )
-    return f"{reading.value:.{decimals}f}" if decimals is not None else plain(reading.value)
 
 
 def build_grid(values: Values, show: dict[str, Any], notes: Notes, published: list[Published], title: str) -> Grid:

@@ -13,7 +13,9 @@ from fedbench.study.figures.groups import Line, Notes, Part
 from fedbench.study.figures.sheet import Sheet, empty, named_ticks, whole_numbers
 from fedbench.study.figures.style import GREY, column_words, is_share, literal
 from fedbench.study.figures.tables import Curve, Lacking, at_common_rounds, interpolated, over, read_all, read_columns
+from fedbench.study.readers import last_rounds
 from fedbench.study.runs import StudyRun
+from fedbench.study.statistics import entropy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,15 +32,20 @@ NAMED_LAYERS = 24  # ticks with a layer's name along an axis
 
 
 def draw_curves(part: Part, notes: Notes) -> Figure:
-    """A column of metrics.csv by round, seconds, bytes or gradients."""
+    """A column of metrics.csv by round, seconds, bytes or gradients; of seconds also those of every single round."""
     x, y = part.show.get("x", "round"), part.show.get("y", "test_accuracy")
     factor = 100.0 if is_share(y) else 1.0
 
     def read(run: StudyRun) -> pd.Series:
         needed = ["bytes_up", "bytes_down"] if x == "bytes" else [x]
-        table = read_columns(run, "metrics.csv", y, *needed)
+        if y == "round_seconds":
+            table = read_columns(run, "metrics.csv", "seconds", "round", *needed)
+            values = np.diff(table["seconds"], prepend=0.0) / np.diff(table["round"], prepend=0)
+        else:
+            table = read_columns(run, "metrics.csv", y, *needed)
+            values = table[y].to_numpy(dtype=float) * factor
         places = table[needed].sum(axis=1) / (1e6 if x == "bytes" else 1)
-        series = pd.Series(table[y].to_numpy(dtype=float) * factor, index=places.to_numpy())
+        series = pd.Series(values, index=places.to_numpy())
         return series[np.isfinite(series)]
 
     def dress(axes: Axes, found: list[list[pd.Series]]) -> None:
@@ -85,21 +92,12 @@ def draw_entropy(part: Part, notes: Notes) -> Figure:
     return _figure(part, notes, read, at_common_rounds, "round", f"entropy of {column_words(column)}", dress)
 
 
-def entropy(values: np.ndarray) -> float:
-    """-sum p log p of the values as shares of their sum; not a number when they have no finite, positive sum."""
-    total = values.sum()
-    if not (np.isfinite(total) and total > 0):
-        return math.nan
-    shares = values[values > 0] / total
-    return float(-(shares * np.log(shares)).sum())
-
-
 def draw_layers(part: Part, notes: Notes) -> Figure:
-    """Norms of the gradients of every layer, mean over clients and rounds, layers in their order."""
-    prefix = "gradient_norm/"
+    """Norms of the gradients of every layer, mean over clients and the last rounds, layers in their order."""
+    prefix, last = "gradient_norm/", part.show.get("last")
 
     def read(run: StudyRun) -> pd.DataFrame:
-        table = read_columns(run, "clients.csv")
+        table = last_rounds(read_columns(run, "clients.csv", "round"), last)
         names = [name for name in table if name.startswith(prefix)]
         if not names:
             raise Lacking("No gradient norms in clients.csv (diagnostics.gradient_norms=true)")
@@ -117,7 +115,8 @@ def draw_layers(part: Part, notes: Notes) -> Figure:
         axes.set_ylim(bottom=0)
 
     if part.show.get("band", "std") == "std":
-        notes.remark("Lines: mean over clients, rounds and seeds; shaded: ± one standard deviation of these")
+        rounds = "rounds" if last is None else "the last round" if last == 1 else f"the last {last} rounds"
+        notes.remark(f"Lines: mean over clients, {rounds} and seeds; shaded: ± one standard deviation of these")
     return _figure(part, notes, read, combine, "layer", "norm of the gradient", dress, explain=False)
 
 

@@ -166,6 +166,7 @@ def number(label: str) -> float | None:
 
 COLUMN_WORDS = {
     "train_loss": "training loss",
+    "round_seconds": "time of a round (s)",
     "gsnr": "GSNR",
     "gsnr_ratio": "optimal local updates",
     "local_before_accuracy": "own test accuracy before local training",
@@ -178,6 +179,7 @@ UNITS = {
     "area": "%",
     "bytes_to": "MB",
     "seconds": "s",
+    "round_seconds": "s",
 }
 
 

@@ -1,0 +1,82 @@
+"""A measure of a cell over its seeds, in words and as a number."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from fedbench.study.readers import Reading
+from fedbench.study.statistics import Censored, Summary, censored, plain, summarise
+
+
+@dataclass
+class Value:
+    """A measure of a cell over its seeds, in words and as a number."""
+
+    text: str
+    number: float | None = None  # the mean or median; None without one
+    sign: str = ""  # ">" or "<" when the number is only a bound
+    failed: bool = False  # diverged, or never reached
+    behind: bool = False  # of a test: the one that should be better is significantly worse
+    readings: list[Reading] = field(default_factory=list)
+    detail: str = ""
+
+    def for_claim(self, higher: bool) -> float | None:
+        """Diverged or never reached loses to every number."""
+        if self.failed:
+            return -math.inf if higher else math.inf
+        return self.number
+
+
+def plain_value(found: list[Reading], decimals: int | None) -> Value:
+    """Mean and standard deviation of what finished, and of how many seeds; `*` when one diverged."""
+    diverged = sum(reading.state == "diverged" for reading in found)
+    values = [reading.value for reading in found if reading.state == "ok"]
+    summary = summarise(values, len(found), diverged)
+    detail = "seeds: " + ", ".join(_seed_words(reading, decimals) for reading in found)
+    if summary.mean is None:
+        seeds = f" (0 of {len(found)} seeds)" if len(found) > 1 else ""
+        return Value(f"*{seeds}" if diverged else "-", failed=bool(diverged), readings=found, detail=detail)
+    return Value(summary_text(summary, decimals), summary.mean, readings=found, detail=detail)
+
+
+def maximum_value(found: list[Reading], decimals: int) -> Value:
+    """The largest of all seeds, where a paper prints that instead of a mean."""
+    mean = plain_value(found, decimals)
+    values = [reading.value for reading in found if reading.state == "ok"]
+    if not values:
+        return mean
+    counted = "" if len(values) == len(found) else f" ({len(values)} of {len(found)} seeds)"
+    return Value(f"{max(values):.{decimals}f}{counted}", max(values), readings=found, detail=mean.detail)
+
+
+def summary_text(summary: Summary, decimals: int | None) -> str:
+    show = (lambda value: f"{value:.{decimals}f}") if decimals is not None else plain
+    spread = f" ± {show(summary.std)}" if summary.std is not None else ""
+    part = "" if summary.complete else f" {'*' if summary.diverged else ''}({summary.count} of {summary.wanted} seeds)"
+    return f"{show(summary.mean)}{spread}{part}"
+
+
+def cost_value(found: list[Reading]) -> Value:
+    """The median over seeds, in which a seed that did not get there counts as later than all others."""
+    median = as_censored(found)
+    if not median.count:
+        return Value("-", readings=found, detail="no seed was run")
+    part = "" if median.count == median.wanted else f" ({median.count} of {median.wanted} seeds)"
+    detail = f"{median.reached} of {median.count} seeds reached it" + (f", {median.range}" if median.range else "")
+    return Value(median.text + part, median.value, median.sign, median.failed, readings=found, detail=detail)
+
+
+def as_censored(found: list[Reading]) -> Censored:
+    run = [reading for reading in found if reading.state not in ("missing", "damaged")]
+    limits = [reading.limit or 0.0 for reading in run]
+    lost = [reading.state == "diverged" for reading in run]
+    return censored([reading.value for reading in run], limits, lost, len(found))
+
+
+def _seed_words(reading: Reading, decimals: int | None) -> str:
+    if reading.value is None:
+        return {"diverged": "*", "damaged": "damaged", "unreached": f"> {plain(reading.limit or 0.0)}"}.get(
+            reading.state, "-"
+        )
+    return f"{reading.value:.{decimals}f}" if decimals is not None else plain(reading.value)
