@@ -114,7 +114,7 @@ def test_what_was_measured_is_kept_and_a_failure_is_not(tmp_path, monkeypatch):
     tell = lambda done, wanted: told.append((done, wanted))  # noqa: E731
     file = tmp_path / "studies" / "calibration.json"
     failed = estimate_all(jobs, tmp_path, tell)
-    assert failed["runs/x/a"].memory == 0
+    assert not failed["runs/x/a"].known
     assert json.loads(file.read_text()) == {}
     found = estimate_all(jobs, tmp_path, tell)
     assert found["runs/x/a"] == Estimate(pytest.approx(0.3 + 1.0 + 0.02), 3e8, 5000 + 4 * 70)

@@ -17,7 +17,8 @@ import yaml
 from fedbench.config import config_folder
 from fedbench.errors import BadInput, nearest
 
-SCALES = ("smoke", "laptop", "paper")
+SMOKE = "smoke"
+SCALES = (SMOKE, "laptop", "paper")
 PAPERS = ("fedpgvc", "fedpmvr", "ecgr", "fedncv", "fedgsnr")  # the order of a report
 FLAGS = ("", "star", "none", "over")
 PUBLISHED = ("measure", "printed", "value", "std", "flag")  # columns beside the axes

@@ -76,7 +76,7 @@ def compare(
     if published.flag == "over":
         return _over(value, published.value, tolerance, sign), text
     if sign:
-        return _bounded(value, published.value, sign), text
+        return _bounded(value, published.value, sign, tolerance), text
     return _exact(value, published.value, tolerance), text
 
 
@@ -87,10 +87,10 @@ def _exact(value: float, published: float, tolerance: Tolerance) -> str:
     return "match" if away <= tolerance.match else "near" if away <= tolerance.near else "miss"
 
 
-def _bounded(value: float, published: float, sign: str) -> str:
-    """Not reached in the rounds that the paper took is a miss; with fewer rounds, nothing is known."""
-    beyond = value >= published if sign == ">" else value <= published
-    return "miss" if beyond else "unmeasured"
+def _bounded(value: float, published: float, sign: str, tolerance: Tolerance) -> str:
+    """A bound that excludes a match is a miss; one that the number may still be beyond, or near, decides nothing."""
+    beyond = value > published if sign == ">" else value < published
+    return "miss" if beyond and _exact(value, published, tolerance) != "match" else "unmeasured"
 
 
 def _over(value: float, published: float, tolerance: Tolerance, sign: str) -> str:
