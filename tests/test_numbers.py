@@ -121,7 +121,7 @@ def test_the_header_and_the_summary_say_what_the_numbers_rest_on(fedbench):
     assert "running on cpu, 1 worker, 1 thread each" in head
     for name, version in facts["versions"].items():
         assert f"{name} {version}" in head
-    if facts.get("git_commit"):
+    if facts["git_commit"]:
         assert f"commit {facts['git_commit'][:10]}" in head
         assert ("with uncommitted changes" in head) == facts["git_dirty"]
 
@@ -141,15 +141,3 @@ def test_real_data_is_called_real_and_a_subset_is_told(fedbench):
     )
     assert "data: digits (real; subset of 300 training examples), 300 training and 359 test examples" in run.out
     assert json.loads((fedbench(*QUICK).folder / "summary.json").read_text())["data"]["subset"] is None
-
-
-@pytest.mark.parametrize("dirty", [True, False])
-def test_uncommitted_changes_are_told(fedbench, monkeypatch, dirty):
-    from fedbench import reporting
-
-    monkeypatch.setattr(reporting, "source_commit", lambda: {"commit": "c0ffee" * 6, "dirty": dirty})
-    run = fedbench(*QUICK, "data.subset=100")
-    facts = json.loads((run.folder / "summary.json").read_text())
-    assert (facts["git_commit"], facts["git_dirty"]) == ("c0ffee" * 6, dirty)
-    assert ("commit c0ffeec0ff with uncommitted changes" in run.out) == dirty
-    assert "commit c0ffeec0ff" in run.out

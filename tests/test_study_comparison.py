@@ -185,3 +185,15 @@ def test_a_ratio_brings_the_measure_that_it_is_of(tmp_path):
     assert [measure.label for measure in measures] == ["S", "Ratio"]
     values = Values(one, measures)
     assert [values.of(cell, measures[1]).text for cell in one.cells] == ["1x", "1.5x"]
+
+
+@pytest.mark.parametrize(
+    ("commit", "dirty", "told"),
+    [("0123456789abcdef", False, "0123456789"), ("0123456789abcdef", None, "0123456789 perhaps with changes")]
+    + [(None, None, ""), (None, True, "")],
+)
+def test_a_commit_that_is_not_known_is_not_called_clean(tmp_path, commit, dirty, told):
+    known = {"partition_hash": "abc", "git_commit": commit, "git_dirty": dirty}
+    made = experiment({"form": "table", "rows": ["method"], "columns": []}, {"method": {"A": "x=1"}}, seeds=[0])
+    one = study(tmp_path / "runs", made, lambda labels, seed: metrics(0.5), facts=lambda labels, seed: known)
+    assert [link.commit for link in build_entry(one, tmp_path).runs] == [told]

@@ -32,6 +32,7 @@ from fedbench.parts import Parts
 from fedbench.reporting import announce, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
 from fedbench.seeding import derive
+from fedbench.source import source_commit
 
 FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -210,6 +211,7 @@ def main() -> None:
     """`fedbench ...`: see `fedbench --help`."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become one line
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU must not spoil the fork
+    source_commit()  # now, and not when the files may have changed
     sys.argv[1:] = messages.options_first(sys.argv[1:])
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # before and between runs it ends all, like Ctrl-C
     try:

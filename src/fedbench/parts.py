@@ -12,7 +12,8 @@ from fedbench.data.base import Dataset
 from fedbench.models.base import Model
 from fedbench.partitions.base import Split
 from fedbench.partitions.measures import partition_hash
-from fedbench.runs import RunFolder, source_hash, versions
+from fedbench.runs import RunFolder, versions
+from fedbench.source import source_hash
 
 
 @dataclass

@@ -12,7 +12,8 @@ from fedbench.flat import FlatModel
 from fedbench.partitions.measures import class_counts, heterogeneity
 from fedbench.partitions.picture import save_picture
 from fedbench.parts import Parts
-from fedbench.runs import label, source_commit, split_label, versions
+from fedbench.runs import label, split_label, versions
+from fedbench.source import source_commit
 
 
 def prepare_folder(parts: Parts) -> None:
@@ -67,9 +68,10 @@ def _counted(number: int, unit: str) -> str:
 def _software() -> str:
     """Versions, and the commit of the code, where there is one."""
     source = source_commit()
-    commit = f"commit {source['commit'][:10]}" if source.get("commit") else "no commit known"
-    changes = " with uncommitted changes" if source.get("dirty") else ""
-    return ", ".join([*(f"{name} {version}" for name, version in versions().items()), commit + changes])
+    commit = f"commit {source['commit'][:10]}" if source["commit"] else "no commit known"
+    changes = {True: " with uncommitted changes", False: "", None: " (git cannot tell whether with changes)"}
+    told = commit + (changes[source["dirty"]] if source["commit"] else "")
+    return ", ".join([*(f"{name} {version}" for name, version in versions().items()), told])
 
 
 def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time: float) -> dict[str, Any]:

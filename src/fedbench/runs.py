@@ -6,9 +6,7 @@ import hashlib
 import json
 import platform
 import shutil
-import subprocess
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -163,30 +161,3 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": numpy.__version__,
     }
-
-
-@lru_cache
-def source_hash() -> str:
-    """Of the program itself, but for what only reads finished runs: other code may compute other numbers."""
-    folder, result = Path(fedbench.__file__).parent, hashlib.blake2b(digest_size=6)
-    for file in sorted(folder.rglob("*.py")):
-        name = file.relative_to(folder)
-        if name.parts[0] != "study":
-            result.update(f"{name}\0".encode() + file.read_bytes())
-    return result.hexdigest()
-
-
-def source_commit() -> dict[str, Any]:
-    """The commit of the code that runs, and whether it had uncommitted changes; empty when installed from a wheel."""
-    folder = Path(fedbench.__file__).parent
-    inside = (folder.parents[1] / ".git").exists()
-
-    def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=False
-        ).stdout.strip()
-
-    try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))} if inside else {}
-    except OSError:  # no git on this machine
-        return {}

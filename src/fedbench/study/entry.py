@@ -201,7 +201,9 @@ def _link(cell: StudyCell, run: StudyRun, results: Path) -> RunLink:
         path = "" if run.folder is None else os.path.relpath(run.folder, results)
         return RunLink(labels, run.seed, run.status, run.id, path, "", "", run.problem)
     facts = run.summary
-    commit = facts.get("git_commit", "")[:10] + (" with changes" if facts.get("git_dirty") else "")
+    commit = (facts.get("git_commit") or "")[:10]  # null: unknown, of an installed program, say
+    if commit and facts.get("git_dirty") is not False:
+        commit += " with changes" if facts.get("git_dirty") else " perhaps with changes"
     path = os.path.relpath(run.folder, results)
     return RunLink(labels, run.seed, run.status, run.id, path, facts["partition_hash"], commit)
 

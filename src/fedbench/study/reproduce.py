@@ -14,6 +14,7 @@ from rich.console import Console
 
 from fedbench.errors import BadInput, OneLineParser
 from fedbench.main import FINISHED, INTERRUPTED, UNEXPECTED
+from fedbench.source import source_commit
 from fedbench.study.calibrate import estimate_all
 from fedbench.study.endings import one_line_endings
 from fedbench.study.execute import Executor
@@ -39,6 +40,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def reproduce(arguments: argparse.Namespace, console: Console) -> int:
     torch.set_num_threads(1)  # runs are forked from here
+    source_commit()  # now, and not when the files may have changed
     results, cores = arguments.results, len(os.sched_getaffinity(0))
     studies = [(load(name), arguments.scale) for name in chosen(arguments.only)]
     with console.status("planning") as status:
