@@ -189,8 +189,12 @@ def test_a_ratio_brings_the_measure_that_it_is_of(tmp_path):
 
 @pytest.mark.parametrize(
     ("commit", "dirty", "told"),
-    [("0123456789abcdef", False, "0123456789"), ("0123456789abcdef", None, "0123456789 perhaps with changes")]
-    + [(None, None, ""), (None, True, "")],
+    [
+        ("0123456789abcdef", False, "0123456789"),
+        ("0123456789abcdef", None, "0123456789 perhaps with changes"),
+        (None, None, ""),
+        (None, True, ""),
+    ],
 )
 def test_a_commit_that_is_not_known_is_not_called_clean(tmp_path, commit, dirty, told):
     known = {"partition_hash": "abc", "git_commit": commit, "git_dirty": dirty}
