@@ -19,6 +19,19 @@ def test_the_same_name_with_other_data_is_another_run(fedbench, tmp_path):
     assert folders[0] != folders[1]
 
 
+def test_one_rewritten_image_is_another_run(fedbench, tmp_path):
+    images, ids = np.random.default_rng(0).integers(0, 256, (600, 28, 28), dtype=np.uint8), []
+    for number in (None, 1, 301, 597):
+        changed = images.copy()
+        if number is not None:
+            changed[number] = 255 - changed[number]
+        (tmp_path / "root" / "mnist").mkdir(parents=True, exist_ok=True)
+        for split, own in (("train", changed), ("test", images)):
+            np.savez(tmp_path / "root" / "mnist" / f"{split}.npz", images=own, labels=np.arange(600) % 10)
+        ids.append(fedbench(*QUICK, "rounds=1", "data=mnist", f"data.root={tmp_path / 'root'}").folder.name)
+    assert len(set(ids)) == 4
+
+
 def test_a_partition_file_and_given_weights(fedbench):
     first = fedbench(*QUICK)
     again = fedbench(*QUICK, "partition=file", f"partition.path={first.folder}/partition.json", "~partition.clients")

@@ -121,9 +121,10 @@ def test_channel_statistics_match_numpy_and_survive_a_constant_channel():
 @pytest.mark.parametrize("array", ["train_x", "train_y", "test_x", "test_y"])
 def test_fingerprint_changes_with_every_array(array):
     dataset = data_settings("digits").load(0)
-    changed = getattr(dataset, array).copy()
-    changed[0] = 1 - changed[0]
-    assert replace(dataset, **{array: changed}).fingerprint() != dataset.fingerprint()
+    for place in range(0, len(getattr(dataset, array)), 7):  # every example counts, not a choice of them
+        changed = getattr(dataset, array).copy()
+        changed[place] = 1 - changed[place]
+        assert replace(dataset, **{array: changed}).fingerprint() != dataset.fingerprint()
 
 
 # Synthetic stand-in

@@ -15,6 +15,7 @@ from data_helpers import data_settings, refusal
 from fedbench.batches import examples
 from fedbench.data import MappedDataset
 from fedbench.data.base import channel_statistics
+from fedbench.data.checked import checksums_of
 from fedbench.data.files import write_npy
 from fedbench.data.info import Info, write_info
 from fedbench.data.prepare import Wish, prepare
@@ -64,7 +65,7 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
-def test_starting_on_gigabytes_reads_megabytes(tmp_path):
+def test_starting_on_gigabytes_reads_megabytes(tmp_path, monkeypatch):
     """Files of the real LC25000's size, full of holes: 3.8 GB to read, nothing on the disk."""
     folder = tmp_path / "lc25000"
     folder.mkdir()
@@ -73,6 +74,9 @@ def test_starting_on_gigabytes_reads_megabytes(tmp_path):
         np.lib.format.open_memmap(path, "w+", np.uint8, (size, 224, 224, 3))
         write_npy(folder / f"{part}-labels.npy", np.arange(size) % 5)
     write_info(folder, Info("made up", [224, 224, 3], 20_000, 5000, "", [0.5] * 3, [0.2] * 3))
+    with monkeypatch.context() as quick:  # what the preparation does
+        quick.setattr("fedbench.data.checked.file_hash", lambda path, subject: "read once")
+        checksums_of(sorted(folder.glob("*.npy")))
     before = resident()
     dataset = data_settings("lc25000", root=str(tmp_path)).load(0)
     dataset.fingerprint()
@@ -83,15 +87,65 @@ def test_starting_on_gigabytes_reads_megabytes(tmp_path):
     assert resident() - before < 150  # megabytes; the fingerprint's 256 images are 39
 
 
-def test_a_changed_image_that_the_fingerprint_does_not_see_is_in_the_checksum(root):
-    before = settings(root).load(0)
+def change_an_image(root: Path) -> Path:
+    """One that the fingerprint does not look at."""
+    path = root / "lc25000" / "train-images.npy"
+    images = np.load(path)
+    images[17] = 255 - images[17]
+    np.save(path, images)
+    return path
+
+
+def test_a_changed_image_is_noticed_by_the_checksum(root, monkeypatch):
+    monkeypatch.setattr("fedbench.data.base._MAPPED_IMAGES", 2)
+    before = settings(root).load(0).fingerprint()
+    path = change_an_image(root)
+    text = refusal(lambda: settings(root).load(0))
+    assert text.startswith(f"data=lc25000: {path}: not what fedbench-data wrote")
     info = json.loads((root / "lc25000" / "info.json").read_text())
     assert set(info["checksums"]) == {
         f"{part}-{what}.npy" for part in ("train", "test") for what in ("images", "labels")
     }
-    info["checksums"]["train-images.npy"] = "blake2b:other"
+    del info["checksums"]["train-images.npy"]  # somebody's own: nothing says what it should be, but it is another
     (root / "lc25000" / "info.json").write_text(json.dumps(info))
-    assert settings(root).load(0).fingerprint() != before.fingerprint()
+    assert settings(root).load(0).fingerprint() != before
+
+
+def test_a_file_is_read_again_only_when_it_has_changed(root, monkeypatch):
+    def must_not(path: Path, subject: str) -> str:
+        raise AssertionError(f"a start read all of {path}")
+
+    before = settings(root).load(0).fingerprint()
+    monkeypatch.setattr("fedbench.data.checked.file_hash", must_not)
+    assert settings(root).load(0).fingerprint() == before
+    os.utime(root / "lc25000" / "train-images.npy")  # copied, say
+    with pytest.raises(AssertionError):
+        settings(root).load(0)
+    monkeypatch.undo()
+    assert settings(root).load(0).fingerprint() == before
+    monkeypatch.setattr("fedbench.data.checked.file_hash", must_not)
+    assert settings(root).load(0).fingerprint() == before
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"train-images.npy": 3}', "[" * 100_000])
+def test_damaged_notes_of_checksums_are_made_anew(root, content):
+    before, notes = settings(root).load(0).fingerprint(), root / "lc25000" / ".checked.json"
+    good = notes.read_text()
+    notes.write_text(content)
+    assert settings(root).load(0).fingerprint() == before
+    assert notes.read_text() == good
+
+
+def test_a_data_root_that_cannot_be_written_is_read_whole(root, monkeypatch):
+    before = settings(root).load(0).fingerprint()
+    (root / "lc25000" / ".checked.json").unlink()
+
+    def read_only(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("fedbench.data.checked.whole_file", read_only)
+    assert settings(root).load(0).fingerprint() == before
+    assert not (root / "lc25000" / ".checked.json").exists()
 
 
 def test_where_the_files_came_from_decides_nothing(root):

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from fedbench.seeding import numpy_generator
 
 Examples = tuple[np.ndarray, np.ndarray]  # x and labels of one set, of equal length
 
-_FINGERPRINT_IMAGES = 256
+_MAPPED_IMAGES = 128  # of a set on the disk, looked at in a fingerprint
 _STATISTICS_CHUNK = 1 << 22  # values counted at a time, so that memory stays bounded
 
 
@@ -45,15 +46,20 @@ class Dataset:
         return self.train_x.shape[1:]
 
     def fingerprint(self) -> str:
-        """A short hash of the labels, the shapes and a fixed spread of the examples: cheap for any size."""
-        digest = hashlib.blake2b(digest_size=8)
+        """A short hash of every label and every example."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256()  # processors have instructions for it: 50,000 images of CIFAR take 0.1 s
         for x, labels in ((self.train_x, self.train_y), (self.test_x, self.test_y)):
-            spread = np.linspace(0, len(x) - 1, min(len(x), _FINGERPRINT_IMAGES // 2)).astype(np.int64)
-            digest.update(f"{x.shape} {x.dtype.str}".encode())
+            if isinstance(x, np.memmap):  # of these, `content` has the checksums
+                x = x[np.linspace(0, len(x) - 1, min(len(x), _MAPPED_IMAGES)).astype(np.int64)]
+            digest.update(f"{len(labels)} {x.shape} {x.dtype.str}".encode())
             digest.update(np.ascontiguousarray(labels))
-            digest.update(np.ascontiguousarray(x[spread]))
+            digest.update(np.ascontiguousarray(x))
         digest.update(self.content.encode())
-        return digest.hexdigest()
+        return digest.hexdigest()[:16]
 
 
 def assemble(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from fedbench.data.base import Examples
+from fedbench.data.checked import checksums_of
 from fedbench.data.files import open_mapped
-from fedbench.data.info import mapped_files
-from fedbench.data.named import NamedDataset
-from fedbench.errors import bad_value
+from fedbench.data.info import FILE, Info, mapped_files
+from fedbench.data.named import NamedDataset, damaged
+from fedbench.errors import BadInput, bad_value
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,19 @@ class MappedDataset(NamedDataset):
 
     Only a `subset` is read into memory. Mean and deviation come from info.json, as do the files' checksums, which are
     part of a run's identity: nothing else tells without reading everything that an image in the middle has changed.
+    A file whose size or time of change is not that of the last look is read, and refused when it is another one.
     """
 
     always_by_checksum: ClassVar[bool] = True
+
+    def recorded(self) -> Info | None:
+        info = super().recorded()
+        found = checksums_of(path for path in mapped_files(self.folder()) if path.suffix == ".npy")
+        for name, checksum in found.items():
+            if info.checksums.get(name, checksum) != checksum:
+                problem = f"{self.folder() / name}: not what fedbench-data wrote (another checksum than in {FILE})"
+                raise damaged(self.name, self.root, BadInput(problem))
+        return replace(info, checksums={**info.checksums, **found})
 
     def _files(self, folder: Path) -> list[Path]:
         return mapped_files(folder)

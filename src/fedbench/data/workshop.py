@@ -14,7 +14,8 @@ import numpy as np
 
 from fedbench.data.bar import bar
 from fedbench.data.base import Examples, channel_statistics
-from fedbench.data.files import file_hash, read_npz, whole_file, write_npy, write_npz
+from fedbench.data.checked import checksums_of
+from fedbench.data.files import read_npz, whole_file, write_npy, write_npz
 from fedbench.data.info import FILE, PARTS, Info, mapped_files, npz_files, write_info
 from fedbench.data.original import Original
 from fedbench.errors import BadInput
@@ -103,8 +104,7 @@ class Workshop:
         """Write info.json, which makes the dataset complete, and forget the notes of the way."""
         mean, std = map(list, channel_statistics(self._train_images())) if self.facts.shape else (None, None)
         if self.facts.mapped:
-            files = [path for part in PARTS for path in self._files(part)]
-            checksums = {**checksums, **{path.name: f"blake2b:{file_hash(path, str(path))}" for path in files}}
+            checksums = {**checksums, **checksums_of(path for part in PARTS for path in self._files(part))}
         counts = (self.counts["train"], self.counts["test"])
         write_info(self.folder, Info(source, list(self.facts.shape), *counts, note, mean, std, checksums))
         clear_notes(self.folder)
