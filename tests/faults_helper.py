@@ -155,6 +155,14 @@ def checkpoints(results: str) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def two_checkpoints() -> tuple[str, ...]:
+    """A run that was killed when it had all but ended; returns the words that go on with it."""
+    setting = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=1")
+    assert run(*setting, place="final", kind="kill").status == -signal.SIGKILL
+    assert sorted(checkpoints("broken")) == [2, 4]
+    return setting
+
+
 def members(group: int) -> list[int]:
     """The living processes of a group, zombies aside."""
     found = []

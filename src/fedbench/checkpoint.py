@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from fedbench.parallel import Group
 from fedbench.state import ExperimentState
 
 PREFIX, UNFINISHED = "checkpoint-", "unfinished-"
+NAME = re.compile(rf"{PREFIX}(?P<tag>[0-9a-f]{{8}})-(?P<number>\d{{6,}})")  # tag: of the origin
+UNFINISHED_NAME = re.compile(rf"{UNFINISHED}\d{{6,}}")
 KEPT = 2
 
 
@@ -60,8 +63,8 @@ class CheckpointStore:
     ) -> None:
         target = self._place(done)
         if self.group.leader:
-            shutil.rmtree(building, ignore_errors=True)
-            shutil.rmtree(target, ignore_errors=True)  # a damaged one of the same round
+            _make_room(building)
+            _make_room(target)  # of a damaged one of the same round
             building.mkdir(parents=True)
         self.group.barrier()
         _save(state.client_tensors(), building / f"clients-{self.group.rank}.safetensors")
@@ -103,7 +106,7 @@ class CheckpointStore:
 
     def _newest_whole(self) -> int:
         """Its number; those after it are of no use, and must not outlive the ones that this run will write."""
-        for unfinished in self.folder.glob(f"{UNFINISHED}*"):
+        for unfinished in _own(self.folder, UNFINISHED_NAME):
             shutil.rmtree(unfinished)
         self._tell_of_strangers()
         for folder in reversed(_folders(self.folder, self._tag)):
@@ -138,34 +141,48 @@ class CheckpointStore:
             for name, checksum in manifest["files"].items():
                 if _checksum(folder / name) != checksum:
                     return f"{name} is damaged"
+            written = manifest["origin"]
+            for what, now in self.origin.items():
+                if written.get(what) != now:
+                    return f"it was written by {what} {written.get(what)}, this is {now}"
         except FileNotFoundError as error:
             return f"{Path(error.filename).name} is missing"
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return f"its manifest cannot be read ({type(error).__name__})"
-        written = manifest["origin"]
-        for what, now in self.origin.items():
-            if written.get(what) != now:
-                return f"it was written by {what} {written.get(what)}, this is {now}"
         return ""
 
 
-def _folders(folder: Path, tag: str = "*") -> list[Path]:
-    return sorted(folder.glob(f"{PREFIX}{tag}-[0-9]*"), key=_number)
+def _own(folder: Path, name: re.Pattern[str]) -> list[Path]:
+    """Folders that this program made. Somebody's copies, files and links of a similar name are left alone."""
+    found = folder.iterdir() if folder.is_dir() else []
+    return [path for path in found if name.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+
+
+def _folders(folder: Path, tag: str | None = None) -> list[Path]:
+    """Checkpoints, the oldest first."""
+    return sorted((path for path in _own(folder, NAME) if tag in (None, _tag(path))), key=_number)
 
 
 def remove_checkpoints(folder: Path) -> None:
     """The run is finished: its files say all."""
-    for old in [*folder.glob(f"{PREFIX}*"), *folder.glob(f"{UNFINISHED}*")]:
+    for old in [*_own(folder, NAME), *_own(folder, UNFINISHED_NAME)]:
         shutil.rmtree(old)
 
 
+def _make_room(path: Path) -> None:
+    """Nothing may stand where a checkpoint is to be, neither a folder nor a file or link of that very name."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def _number(folder: Path) -> int:
-    return int(folder.name.rpartition("-")[2])
+    return int(NAME.fullmatch(folder.name)["number"])
 
 
 def _tag(folder: Path) -> str:
-    """Of the origin."""
-    return folder.name.split("-")[1]
+    return NAME.fullmatch(folder.name)["tag"]
 
 
 def _checksum_of(content: dict[str, Any]) -> str:

@@ -58,4 +58,5 @@ def sync_folder(folder: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Temporary files of a process that was killed while it wrote. Only for who holds the folder's lock."""
     for file in folder.glob(".*.part"):
-        file.unlink(missing_ok=True)
+        if file.is_symlink() or not file.is_dir():  # a folder is nothing that this program left
+            file.unlink(missing_ok=True)
