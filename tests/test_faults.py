@@ -119,11 +119,12 @@ def test_asked_to_stop_in_the_last_round_ends_a_sweep_but_not_the_run():
 
 HARMS = ["server.safetensors", "clients-0.safetensors", "manifest.json", "truncated", "removed", "unlisted", "books"]
 HARMS += ["origin", "nested"]
+FAST_HARMS = ("truncated", "books", "nested")
 
 
 @pytest.mark.parametrize(
     "harm",
-    [pytest.param(harm, marks=() if harm in ("truncated", "books", "nested") else pytest.mark.heavy) for harm in HARMS],
+    [pytest.param(harm, marks=() if harm in FAST_HARMS else pytest.mark.heavy) for harm in HARMS],
 )
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(harm):
     setting, newest = two_checkpoints(), checkpoints("broken")[4]

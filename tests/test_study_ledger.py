@@ -38,8 +38,11 @@ def summary(results: Path, name: str, content: str) -> None:
 @pytest.fixture
 def results(tmp_path) -> Path:
     """Runs in every state: finished, diverged, failed, cut off while the summary was written, and one under way."""
-    summary(tmp_path, "finished", '{"status": "finished"}')
-    summary(tmp_path, "diverged", '{"status": "diverged"}')
+    facts = {"best_round": 1, "scoring": "global", "data": {"source": "real", "note": ""}}
+    accuracies = {"best_accuracy": 0.5, "final_accuracy": 0.5}
+    summary(tmp_path, "finished", json.dumps({"status": "finished", **accuracies, **facts}))
+    broken = {"status": "diverged", "diverged": {"round": 1, "cause": "a loss"}, **dict.fromkeys(accuracies)}
+    summary(tmp_path, "diverged", json.dumps(broken | facts))
     summary(tmp_path, "cut", '{"status": "fin')
     (tmp_path / "runs" / "x" / "failed").mkdir()
     (tmp_path / "runs" / "x" / "failed" / "failure.txt").write_bytes(b"Traceback\nRuntimeError: \xff out of luck\n")
@@ -56,9 +59,9 @@ def test_a_run_is_what_its_folder_shows(results, name, status):
     found = status_of(job(name, 4), results)
     assert (found.status, found.seed, found.id) == (status, 4, name)
     assert found.done == (status in ("finished", "diverged"))
-    assert found.problem.splitlines()[-1:] == (
-        ["RuntimeError: \N{REPLACEMENT CHARACTER} out of luck"] if status == "failed" else []
-    )
+    told = {"failed": "RuntimeError: \N{REPLACEMENT CHARACTER} out of luck"}
+    told["cut"] = "summary.json cannot be read (JSONDecodeError), so this run counts as missing"
+    assert found.problem.splitlines()[-1:] == ([told[name]] if name in told else [])
 
 
 def test_a_lock_that_nobody_holds_is_no_run_under_way(tmp_path):

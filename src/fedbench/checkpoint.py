@@ -9,7 +9,6 @@ another version has written stays for whoever goes back to that version, until t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -23,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedbench.faults import as_os_error
-from fedbench.files import sync_folder, write_atomically
+from fedbench.files import checksum, checksum_of, sync_folder, write_atomically
 from fedbench.parallel import Group
 from fedbench.state import ExperimentState
 
@@ -47,7 +46,7 @@ class CheckpointStore:
 
     def __init__(self, folder: Path, group: Group, origin: dict[str, str]):
         self.folder, self.group, self.origin = folder, group, origin
-        self._tag = f"{group.share(int(_checksum_of(origin)[:8], 16)):08x}"
+        self._tag = f"{group.share(int(checksum_of(origin)[:8], 16)):08x}"
 
     def save(self, done: int, state: ExperimentState, books: dict[str, Any], extra: dict[str, Tensor]) -> None:
         """Write a checkpoint after round `done`; `books` and `extra` count on the leader only."""
@@ -77,8 +76,8 @@ class CheckpointStore:
         self.group.barrier()
 
     def _complete(self, building: Path, target: Path, manifest: dict[str, Any]) -> None:
-        manifest["files"] = {file.name: _checksum(file) for file in sorted(building.iterdir())}
-        manifest["checksum"] = _checksum_of(manifest)
+        manifest["files"] = {file.name: checksum(file) for file in sorted(building.iterdir())}
+        manifest["checksum"] = checksum_of(manifest)
         write_atomically(building / "manifest.json", json.dumps(manifest))
         os.rename(building, target)
         sync_folder(self.folder)  # before an older one goes
@@ -136,15 +135,15 @@ class CheckpointStore:
         """Why a checkpoint cannot be trusted, or nothing."""
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
-            if manifest.pop("checksum") != _checksum_of(manifest) or manifest["done"] != _number(folder):
+            if manifest.pop("checksum") != checksum_of(manifest) or manifest["done"] != _number(folder):
                 return "manifest.json is damaged"
-            for name, checksum in manifest["files"].items():
-                if _checksum(folder / name) != checksum:
+            for name, written in manifest["files"].items():
+                if checksum(folder / name) != written:
                     return f"{name} is damaged"
-            written = manifest["origin"]
+            origin = manifest["origin"]
             for what, now in self.origin.items():
-                if written.get(what) != now:
-                    return f"it was written by {what} {written.get(what)}, this is {now}"
+                if origin.get(what) != now:
+                    return f"it was written by {what} {origin.get(what)}, this is {now}"
         except FileNotFoundError as error:
             return f"{Path(error.filename).name} is missing"
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -185,11 +184,6 @@ def _tag(folder: Path) -> str:
     return NAME.fullmatch(folder.name)["tag"]
 
 
-def _checksum_of(content: dict[str, Any]) -> str:
-    """Of the manifest itself, say, which holds the books: JSON keeps every bit of a number."""
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
-
-
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         save_file({name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}, path)
@@ -197,8 +191,3 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
         raise as_os_error(error, path) from error
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
-
-
-def _checksum(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

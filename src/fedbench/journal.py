@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from fedbench.files import remove_leftovers
 from fedbench.parts import Parts
 from fedbench.recorder import Recorder
 from fedbench.reporting import summary_facts
-from fedbench.runs import label
+from fedbench.runs import DAMAGED, label
 
 PERSONAL_NOTE = "clients keep a part of their models; here it is the clients' weighted mean"
 
@@ -22,6 +23,7 @@ def clean(folder: Path) -> None:
     """Remove what a finished run no longer needs, also when an earlier process was killed before it could do so."""
     remove_checkpoints(folder)
     remove_leftovers(folder)
+    shutil.rmtree(folder / DAMAGED, ignore_errors=True)  # of which there is a whole one now
 
 
 class Journal:

@@ -29,7 +29,7 @@ from fedbench.local_work import check_local_work
 from fedbench.parallel import Group, join_torchrun, launch, settle, under_torchrun
 from fedbench.partitions.base import hold_out
 from fedbench.parts import Parts
-from fedbench.reporting import announce, prepare_folder, report
+from fedbench.reporting import announce, is_done, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
 from fedbench.seeding import derive
 from fedbench.source import source_commit
@@ -92,15 +92,16 @@ def _run(config: Config) -> bool:
     torch.set_num_threads(1)  # no thread pool before the ranks are forked
     parts = build_parts(config)
     group = join_torchrun(runtime.timeout) if under_torchrun() else Group()
-    lock = parts.folder.lock() if group.leader else None
+    lock = parts.folder.lock(config.scalars.force) if group.leader else None
     try:
-        skip = group.share(int(parts.folder.finished() is not None and not config.scalars.force))
+        skip = group.share(int(group.leader and is_done(parts)))
         if not skip:
             with StopRequest() as stop:
                 execute(parts, group, stop)
                 stopping = stop.requested
-        if group.leader:
+        if lock is not None:
             clean(parts.folder.path)
+        if group.leader:
             report(parts, skipped=bool(skip))
     finally:
         if lock is not None:

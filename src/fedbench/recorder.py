@@ -19,6 +19,7 @@ from fedbench.files import append
 from fedbench.flat import digest
 from fedbench.progress import Progress
 from fedbench.runs import RunFolder
+from fedbench.seal import SUMMARY, seal
 from fedbench.tracking import Tracker
 
 FIRST_COLUMNS = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")
@@ -118,7 +119,8 @@ class Recorder:
         self.folder.write("metrics.csv", _csv(self.rows, header=True))
         self._write_tables()
         summary = {**self._results(), "digest": digest(model), **facts}
-        self.folder.write("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+        sealed = seal(self.folder.path, summary)
+        self.folder.write(SUMMARY, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
         self.tracker.finish(summary, self.folder.path / "partition.png")
 
     def _results(self) -> dict[str, Any]:

@@ -16,6 +16,17 @@ from fedbench.runs import label, split_label, versions
 from fedbench.source import source_commit
 
 
+def is_done(parts: Parts) -> bool:
+    """Whether the run is finished. One that is damaged is told, and kept until it is finished again."""
+    if parts.config.scalars.force:
+        return False
+    damage = parts.folder.damage()
+    if damage:
+        print(f"this run was finished, but {damage}; it is run again: {parts.folder.path}", flush=True)
+        parts.folder.set_aside()
+    return parts.folder.finished() is not None
+
+
 def prepare_folder(parts: Parts) -> None:
     """Write what is known before training."""
     folder, config, data = parts.folder, parts.config, parts.data

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,12 @@ from fedbench.config import Config, config_folder
 from fedbench.errors import bad_value
 from fedbench.faults import full_disk
 from fedbench.files import write_atomically
+from fedbench.seal import SEALED, SUMMARY, examine
 
 # Keys that cannot change a number: where things are, how they are shown, how the work is shared out.
 NOT_IDENTITY = ("results", "force", "scale", "checkpoint", "logger")
 NOT_RUNTIME = ("workers", "timeout", "device")
+DAMAGED = ".damaged"  # in a run's folder: what was found damaged, until the run is finished again
 
 
 def identity(
@@ -112,22 +116,27 @@ def _own_modifiers(algo: str) -> list[str]:
 class RunFolder:
     path: Path
 
-    @property
-    def summary_file(self) -> Path:
-        return self.path / "summary.json"
-
     def finished(self) -> dict[str, Any] | None:
-        """The summary of a finished run, or None."""
-        if not self.summary_file.is_file():
-            return None
-        try:
-            summary = json.loads(self.summary_file.read_text())
-        except ValueError:
-            return None
-        return summary if isinstance(summary, dict) and "status" in summary else None
+        """The summary of a finished run whose files have the sizes that it tells, or None."""
+        return examine(self.path, by_content=False)[0]
 
-    def lock(self) -> FileLock:
-        """Held while the run is worked on; the kernel releases it when the process dies."""
+    def damage(self) -> str:
+        """What is not as it was written of a finished run, by the contents of all its files; or nothing."""
+        return examine(self.path, by_content=True)[1]
+
+    def set_aside(self) -> None:
+        """Keep the files of a damaged run until new ones are whole; first what says that it is finished."""
+        aside = self.path / DAMAGED
+        aside.mkdir(exist_ok=True)
+        for name in (SUMMARY, *SEALED):
+            with suppress(FileNotFoundError):
+                os.replace(self.path / name, aside / name)
+
+    def lock(self, force: bool = False) -> FileLock | None:
+        """Held while the run is worked on; the kernel releases it when the process dies.
+
+        None: there is nothing to do but to report a finished run, in a folder that cannot be written.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path.parent / f".{self.path.name}.lock")
@@ -138,13 +147,15 @@ class RunFolder:
         except OSError as error:
             if full_disk(error):
                 raise
+            if not force and self.finished() is not None and not self.damage():
+                return None
             folder = self.path.parents[2]
             raise bad_value("results", folder, f"a folder that can be written is allowed ({error.strerror})") from error
         return lock
 
     def clear(self) -> None:
         """Remove what an earlier attempt left, as `force=true` asks for; first what says that it is finished."""
-        self.summary_file.unlink(missing_ok=True)
+        (self.path / SUMMARY).unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
     def write(self, name: str, content: str | bytes, durable: bool = True) -> None:

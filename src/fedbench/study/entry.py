@@ -214,8 +214,9 @@ def _problems(study: Study) -> list[str]:
         for run in cell.runs:
             if run.status in (FAILED, REFUSED):
                 found.append(f"{', '.join(cell.labels.values())}, seed {run.seed}, {run.status}: {run.problem.strip()}")
-            elif run.finished and not _readable(run):
-                words = "metrics.csv cannot be read, so this run counts as missing; force=true runs it again"
+            elif run.problem or (run.finished and not _readable(run)):
+                words = run.problem or "metrics.csv cannot be read, so this run counts as missing"
+                words += "; force=true runs it again"
                 found.append(f"{', '.join(cell.labels.values())}, seed {run.seed}, damaged: {run.folder}: {words}")
     return found
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fedbench.errors import BadInput
 from fedbench.runs import RunFolder
+from fedbench.seal import examine
 from fedbench.study.calibrate import Estimate
 from fedbench.study.execute import FAILURE
 from fedbench.study.experiment import SCALES, load
@@ -26,7 +27,7 @@ def status_of(job: Job, results: Path) -> StudyRun:
     if job.problem:
         return StudyRun(job.seed, None, FAILED if job.broken else REFUSED, job.problem)
     folder = RunFolder(results / job.folder)
-    summary = folder.finished()
+    summary, damage = examine(folder.path, by_content=False)
     if summary is not None:
         return StudyRun(job.seed, folder.path, DIVERGED if summary["status"] == "diverged" else FINISHED)
     if _is_locked(folder.path):
@@ -34,7 +35,7 @@ def status_of(job: Job, results: Path) -> StudyRun:
     failure = folder.path / FAILURE
     if failure.is_file():
         return StudyRun(job.seed, folder.path, FAILED, failure.read_text(errors="replace"))
-    return StudyRun(job.seed, folder.path, MISSING)
+    return StudyRun(job.seed, folder.path, MISSING, f"{damage}, so this run counts as missing" if damage else "")
 
 
 def _is_locked(folder: Path) -> bool:
