@@ -1,7 +1,7 @@
 """Every key of the configuration, with a value to change it to, and what that may do to a run's id and numbers.
 
-`CHANGES` are tried on a tiny run: the id must change, and so must the numbers. `CANNOT` must leave the id alone.
-`FINER` change the id although a tiny run shows no other number, with the reason. `SOMETIMES` matter only together with
+`CHANGES` are tried on a tiny run: the id must change, and so must the numbers. `CANNOT` must leave the id and
+the numbers alone. `FINER` change the id although a tiny run ends with the same weights, with the reason. `SOMETIMES` matter only together with
 other settings, which are given. Of `LARGE` networks the id alone is looked at: training them takes too long here.
 """
 
@@ -29,7 +29,7 @@ CANNOT = {
     "runtime.workers": (2, "reductions are in client order for any number of processes"),
     "runtime.timeout": (99, "how long a process waits for the others"),
     "runtime.device": ("cpu", "auto is the CPU here; the device that is used is part of the id"),
-    "data.root": ("/elsewhere", "the examples themselves are part of the id"),
+    "data.root": ("COPY_OF_ROOT", "the examples themselves are part of the id"),
     "data.download": (True, "the examples themselves are part of the id"),
     "algo.allow_adaptive": (True, "lets a refused run go ahead; client.optimizer is part of the id"),
     "model.download": (True, "the weights that are used are part of the id"),
@@ -38,7 +38,18 @@ CANNOT = {
     "algo.modifiers.ecgr.memory": (0.001, "where ECGR's trace lies"),
 }
 
-# The id changes, although the numbers of most runs stay.
+# The words under which they are tried, where the tiny run has no such key or does not read it.
+TRIED_ON = {
+    "data.root": "data.source=real data.root=ROOT",
+    "data.download": "data.source=real data.root=ROOT",
+    "algo.memory": "algo=fedecgr",
+    "algo.modifiers.ecgr.memory": "modifier=[ecgr]",
+    "model.download": "model=resnet18",
+    "partition.incomplete": "partition=file partition.path=SPLIT",
+}
+ID_ALONE = ("model.download",)  # training that network takes too long here
+
+# The id changes, although the weights of the tiny run stay.
 FINER = {
     "eval.batch_size": (7, "sums of losses are rounded differently, in the last bits at most"),
     "eval.conformal": (True, "adds files, which a finished run under the same id would not have"),
@@ -153,6 +164,7 @@ CHOSEN = {
     "partition=nonbalance": {"partition.local_test": 0.2},
     "partition=pareto": {"partition.shape": 0.2},
     "partition=file partition.path=SPLIT": {"partition.path": "OTHER_SPLIT", "partition.local_test": 0.2},
+    "data.source=real data.root=ROOT": {"data.root": "OTHER_ROOT", "data.mean": [0.5], "data.std": [0.5]},
     "data=npz data.path=ARRAYS": {"data.path": "OTHER_ARRAYS", "data.subset": 50},
     "data=qqp model=lstm": {"data.length": 20, "data.vocabulary": 100, "model.embedding": 50, "model.hidden": 16},
     "model=linear": {},

@@ -29,6 +29,12 @@ def write_files(folder: Path) -> dict[str, str]:
     for name, step in (("SPLIT", 1), ("OTHER_SPLIT", 7)):  # both of all 60 examples
         lists = [[step * place % 60 for place in range(20 * k, 20 * (k + 1))] for k in range(3)]
         (folder / f"{name}.json").write_text(json.dumps(lists))
+    for name, seed in (("ROOT", 0), ("COPY_OF_ROOT", 0), ("OTHER_ROOT", 1)):
+        draw = np.random.default_rng(seed)
+        (folder / name / "mnist").mkdir(parents=True)
+        for part, size in (("train", 60), ("test", 20)):
+            images = draw.integers(0, 256, (size, 28, 28), dtype=np.uint8)
+            np.savez(folder / name / "mnist" / f"{part}.npz", images=images, labels=np.arange(size) % 10)
     network = build_parts(small.config(*declared.TINY, "seed=5")).model
     save_file(network.state_dict(), folder / "WEIGHTS.safetensors")
     return {file.stem: str(file) for file in folder.iterdir()}
