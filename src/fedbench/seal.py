@@ -13,6 +13,7 @@ from typing import Any
 from fedbench.files import checksum, checksum_of
 
 SUMMARY = "summary.json"
+MOST = 1 + 1e-9  # a weighted mean of ones may be a last bit above one
 SEALED = (  # those of them that a run has; the picture can be drawn again
     "config.yaml",
     "partition.json",
@@ -61,7 +62,7 @@ def _problem(summary: dict[str, Any]) -> str:
         facts = summary["diverged"]
         whole = accuracies == [None, None] and isinstance(facts["round"], int) and isinstance(facts["cause"], str)
     else:
-        shares = all(isinstance(value, float) and 0 <= value <= 1 for value in accuracies)
+        shares = all(isinstance(value, float) and 0 <= value <= MOST for value in accuracies)
         whole = summary["status"] == "finished" and shares and isinstance(summary["best_round"], int)
     words = [summary["scoring"], summary["data"]["source"], summary["data"]["note"]]
     return "" if whole and all(isinstance(word, str) for word in words) else f"{SUMMARY} has values that cannot be"
