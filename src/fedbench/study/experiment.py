@@ -117,12 +117,13 @@ class Experiment:
         return cells
 
     def changed_by_scale(self, scale: str) -> set[str]:
-        """The keys that a scale sets: in its preset, in general, and for single labels."""
+        """The keys that a scale sets: in its preset, in general, and for single labels that it keeps."""
         if scale == "paper":
             return set()
         reduced = self.scales.get(scale, {})
         lines = [reduced.get("overrides") or ""]
-        lines += [words or "" for labels in reduced.get("extra", {}).values() for words in labels.values()]
+        for axis, words in reduced.get("extra", {}).items():
+            lines += [words[label] or "" for label in self.labels(axis, scale) if label in words]
         return {"rounds", "data.subset", "data.source"} | {_key(word) for line in lines for word in shlex.split(line)}
 
     def replaced(self, labels: dict[str, str], scale: str) -> list[str]:
