@@ -46,7 +46,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Published:
-    """A number as the paper prints it. `flag`: star = did not converge or not reached, none = a dash, over = more."""
+    """A number as the paper prints it, shown beside the measured one.
+
+    `flag`: star = did not converge or not reached, over = more than that, none = no number to judge by: a dash, or
+    seconds of another machine.
+    """
 
     labels: dict[str, str]
     measure: str

@@ -17,7 +17,7 @@ from fedbench.study.statistics import entropy, first_reaching
 
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, SafetensorError)  # what a damaged file raises
 MEGABYTE = 1e6
-COSTS = {"rounds_to": "round", "bytes_to": "bytes", "gradients_to": "gradients"}
+COSTS = {"rounds_to": "round", "bytes_to": "bytes", "gradients_to": "gradients", "seconds_to": "seconds"}
 PERCENT = 100.0
 
 
