@@ -40,19 +40,11 @@ FORMS = {
     *("conformal", "drift", "datasets", "several"),
 }
 WITHOUT_RUNS = ("drift", "datasets")
-SAYS_ITSELF = {"algo", "modifier", "data", "attack"}  # the label that sets it names the method, the data, the attack
 ACCURACY = {"best_accuracy", "final_accuracy", "mean_accuracy_last"}
 
 
 def parts(experiment: Experiment) -> list[dict]:
     return [experiment.show, *experiment.show.get("parts", [])]
-
-
-@cache
-def labels_of_paper(paper: str, axis: str) -> set[str]:
-    """Common settings name labels that not every experiment of the paper has."""
-    own = [load(name) for name in NAMES]
-    return {label for one in own if one.paper == paper for label in one.axes.get(axis, {})}
 
 
 def axes_named(node: object) -> list[str]:
@@ -110,45 +102,6 @@ def test_its_parts_fit_together(name):
         methods = set(experiment.axes["method"])
         assert set(experiment.proposed) <= methods
         assert not experiment.baseline or experiment.baseline in methods or experiment.show["form"] != "table"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_value_has_its_origin(name):
-    experiment = load(name)
-    for key, origin in experiment.provenance.items():
-        assert origin["from"] in ("paper", "code", "choice"), key
-        assert origin.get("why"), key
-        for axis, labels in (origin.get("only") or {}).items():
-            assert {str(label) for label in labels} <= labels_of_paper(experiment.paper, axis), key
-    if experiment.axes:
-        assert {"rounds", "client.lr"} <= set(experiment.provenance)
-        assert not {key for key in keys_set(experiment) if not has_origin(key, experiment)}
-
-
-def keys_set(experiment: Experiment) -> set[str]:
-    """What the file sets for its runs, and what the words of its labels set."""
-    words = {word for cell in experiment.cells("paper") for word in cell.overrides}
-    return {*leaves(experiment.base), *(word.partition("=")[0].lstrip("+") for word in words)} - SAYS_ITSELF
-
-
-def leaves(node: dict, prefix: str = "") -> list[str]:
-    found = []
-    for key, value in node.items():
-        if not prefix and key == "hydra":
-            continue
-        found += leaves(value, f"{prefix}{key}.") if isinstance(value, dict) and value else [prefix + key]
-    return found
-
-
-def has_origin(key: str, experiment: Experiment) -> bool:
-    """Of itself, of a part of it, of the whole that it is part of, or of the place that a short name leads to."""
-    last = key.rpartition(".")[2]
-    return any(
-        f"{one}.".startswith(f"{key}.")
-        or f"{key}.".startswith(f"{one}.")
-        or (key.startswith("algo.") and one.startswith("algo.") and one.rpartition(".")[2] == last)
-        for one in experiment.provenance
-    )
 
 
 @pytest.mark.parametrize("name", NAMES)
