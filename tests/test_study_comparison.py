@@ -8,7 +8,7 @@ import io
 import pytest
 from study_folders import experiment, metrics, study
 
-from fedbench.study.comparison import equal_cost, order_claim, significance
+from fedbench.study.comparison import equal_cost, significance
 from fedbench.study.entry import _all_measures, build_entry
 from fedbench.study.experiment import Published
 from fedbench.study.measures import as_measure
@@ -39,7 +39,7 @@ def test_equal_cost_is_the_best_accuracy_for_what_the_cheapest_spent(tmp_path):
         lambda labels, seed: curves[labels["method"] + labels["data"]],
         lambda labels, seed: "finished" if labels["data"] == "X" else "missing",
     )
-    bytes_grid, gradients_grid = (equal_cost(one, None, kind, Notes(one)) for kind in ("bytes", "gradients"))
+    bytes_grid, gradients_grid = (equal_cost(one, "test_accuracy", kind, Notes(one)) for kind in ("bytes", "gradients"))
     assert [row.labels + [cell.measured for cell in row.cells] for row in bytes_grid.rows] == [
         ["A", "40.00", "-"],
         ["B", "30.00", "-"],
@@ -48,7 +48,7 @@ def test_equal_cost_is_the_best_accuracy_for_what_the_cheapest_spent(tmp_path):
     assert [row.cells[0].measured for row in gradients_grid.rows] == ["40.00", "90.00"]
     assert gradients_grid.caption.endswith("X: 30.")
     none = study(tmp_path / "none", made, lambda labels, seed: {}, lambda labels, seed: "missing")
-    assert equal_cost(none, None, "bytes", Notes(none)) is None
+    assert equal_cost(none, "test_accuracy", "bytes", Notes(none)) is None
 
 
 def predictions(right: int) -> dict[str, list[int]]:
@@ -67,7 +67,7 @@ def test_significance_is_mcnemar_corrected_by_holm_and_a_paired_test_over_seeds(
             "predictions.npz": predictions(right[labels["method"]][seed]),
         },
     )
-    grid = significance(Values(one, [BEST]), BEST, Notes(one))
+    (grid,) = significance(Values(one, [BEST]), BEST, Notes(one))
     assert grid.title == "Significance against A"
     assert [row.labels for row in grid.rows] == [["B"], ["C"]]
     b, c = (row.cells[0] for row in grid.rows)
@@ -78,48 +78,55 @@ def test_significance_is_mcnemar_corrected_by_holm_and_a_paired_test_over_seeds(
     # With 2 degrees of freedom p = 1 - t / sqrt(t^2 + 2), and 4.3027 is the quantile of the interval.
     reach, p = 4.30265 * (7 / 3) ** 0.5, 1 - (21 / 23) ** 0.5
     g = 7 / 7**0.5 * 0.5641896  # gamma(1) / gamma(1/2) / sqrt(2 / 2)
-    assert b.measured == f"p 0.062; +7.00 [{7 - reach:+.2f}, {7 + reach:+.2f}], g {g:.2f}, p {p:.2g}"
-    assert b.detail == "uncorrected p 0.062; discordant images by seed 6:0, 5:0, 10:0"
+    assert b.measured == f"p 0.062; +7.00 [{7 - reach:+.2f}, {7 + reach:+.2f}], g {g:.2f}, p {p:.2g}"  # the largest
+    assert b.detail == (
+        f"uncorrected p 0.062; discordant images by seed 6:0, 5:0, 10:0; uncorrected p over seeds {p:.2g}"
+    )
+    # C: differences 8, 10 and 9 have the mean 9 and the deviation 1; t = 9 sqrt(3); Holm doubles the smaller p.
+    t = 9 * 3**0.5
+    assert c.measured.endswith(f", p {2 * (1 - t / (t * t + 2) ** 0.5):.2g}")
     assert c.measured.startswith("p 0.016; +9.00 [")
     nobody = experiment({}, axes, seeds=[0, 1, 2])
-    assert significance(Values(study(tmp_path / "2", nobody, lambda *_: metrics(0.5)), [BEST]), BEST, None) is None
+    assert significance(Values(study(tmp_path / "2", nobody, lambda *_: metrics(0.5)), [BEST]), BEST, None) == []
 
 
-@pytest.mark.parametrize(
-    ("order", "verdict", "detail"),
-    [
-        ("abc", "holds", "Kendall's tau 1.00 on average, 1 of 1 columns in full agreement"),
-        (
-            "acb",
-            "fails",
-            "Kendall's tau 0.33 on average, 0 of 1 columns in full agreement; published but not measured: B before C",
+def test_significance_without_common_images_and_with_fewer_seeds(tmp_path):
+    axes = {"method": {"A": "", "B": "", "A, read otherwise": "", "C": ""}}
+    made = experiment(
+        {}, axes, seeds=[0, 1, 2], proposed=["A", "A, read otherwise", "C"], readings=["A, read otherwise"]
+    )
+    accuracy = {"A": (0.5, 0.6, 0.7), "B": (0.4, 0.55, 0.5), "A, read otherwise": (0.1, 0.2, 0.3), "C": (0, 0, 0)}
+    one = study(
+        tmp_path,
+        made,
+        lambda labels, seed: metrics(accuracy[labels["method"]][seed]),
+        lambda labels, seed: (
+            "diverged" if (labels["method"], seed) in (("B", 2), ("C", 0), ("C", 1), ("C", 2)) else "finished"
         ),
-        (
-            "cba",
-            "fails",
-            "Kendall's tau -1.00 on average, 0 of 1 columns in full agreement; published but not measured: "
-            "A before B; A before C; B before C",
-        ),
-        ("a", "untested", "fewer than two methods to compare"),
-        ("", None, ""),
-    ],
-)
-def test_the_order_of_methods_is_compared_with_the_published_one(tmp_path, order, verdict, detail):
-    made = experiment({}, {"method": {"A": "", "B": "", "C": ""}}, seeds=[0])
-    one = study(tmp_path, made, lambda labels, seed: metrics({"A": 0.1, "B": 0.2, "C": 0.3}[labels["method"]]))
-    published = [printed(name.upper(), "", float(place)) for place, name in enumerate(order)]
-    claim = order_claim(Values(one, [BEST]), BEST, published)
-    assert (claim.verdict if claim else None) == verdict
-    assert (claim.detail if claim else "") == detail
+    )
+    (grid,) = significance(Values(one, [BEST]), BEST, Notes(one), on_images=False)  # C has no run to compare with
+    assert grid.title == "Significance against A"
+    assert "McNemar" not in grid.caption
+    assert [row.labels for row in grid.rows] == [["B"], ["A, read otherwise"]]
+    assert grid.rows[0].cells[0].measured.startswith("+7.50 [")
+    assert grid.rows[0].cells[0].measured.endswith(" (2 of 3 seeds)")
+    both = {"data": {"X": "", "Y": ""}, "method": {"A": "", "B": ""}}
+    two = study(
+        tmp_path / "two",
+        experiment({}, both, seeds=[0, 1], proposed=["A"]),
+        lambda labels, seed: {**metrics(0.5 + seed / 10), "predictions.npz": predictions(50)},
+        lambda labels, seed: "diverged" if labels == {"data": "Y", "method": "A"} else "finished",
+    )
+    (grid,) = significance(Values(two, [BEST]), BEST, Notes(two))
+    assert grid.caption.endswith("Not tested, as A has no finished run: Y.")
 
 
-def test_of_rounds_the_fewest_come_first(tmp_path):
-    made = experiment({}, {"method": {"A": "", "B": ""}}, seeds=[0])
-    one = study(tmp_path, made, lambda labels, seed: metrics(*{"A": (0.5,), "B": (0.1, 0.5)}[labels["method"]]))
-    published = [printed("A", "30", 30.0, "Rounds"), printed("B", "20", 20.0, "Rounds")]
-    claim = order_claim(Values(one, [ROUNDS]), ROUNDS, published)
-    assert claim.verdict == "fails"
-    assert claim.detail.endswith("published but not measured: B before A")
+def test_equal_cost_leaves_out_a_damaged_run_and_no_other(tmp_path):
+    one = study(tmp_path, experiment({}, TWO, seeds=[0, 1]), lambda labels, seed: metrics(0.5))
+    (tmp_path / "1-0" / "metrics.csv").write_text("round,test_acc")
+    grid = equal_cost(one, "test_accuracy", "bytes", Notes(one))
+    assert [row.cells[0].measured for row in grid.rows] == ["50.00 ± 0.00", "50.00 (1 of 2 seeds)"]
+    assert grid.rows[1].cells[0].detail == "seeds: damaged, 50.00"
 
 
 def test_an_entry_has_its_grids_claims_and_their_reservations(tmp_path, monkeypatch):

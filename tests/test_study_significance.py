@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedbench.study.significance import holm, mcnemar, mcnemar_pooled, order_agreement, paired
+from fedbench.study.significance import holm, mcnemar, mcnemar_pooled, paired
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -176,46 +176,3 @@ def test_paired_is_symmetric_and_does_not_depend_on_the_order_of_seeds(pairs, ra
         assert value is None or math.isfinite(value)
     if found.t_p is not None and found.low != found.high:
         assert (found.t_p < 0.05) == (not found.low <= 0 <= found.high)
-
-
-# Order of methods
-
-
-def test_order_agreement_by_hand():
-    published = {"FedAvg": 80.0, "FedProx": 81.0, "SCAFFOLD": 85.0, "absent": 1.0, "dash": None}
-    measured = {"FedAvg": 70.0, "FedProx": 69.0, "SCAFFOLD": 75.0, "local": 99.0, "dash": 3.0}
-    found = order_agreement(measured, published)
-    assert (found.count, found.reversed) == (3, (("FedProx", "FedAvg"),))
-    assert found.tau == pytest.approx(1 / 3)  # two pairs agree, one does not
-
-
-def test_ties_are_not_reversals():
-    found = order_agreement({"a": 1.0, "b": 1.0, "c": 3.0}, {"a": 1.0, "b": 2.0, "c": 3.0})
-    assert found.reversed == ()
-    assert found.tau == pytest.approx(2 / math.sqrt(2 * 3))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        equal = order_agreement({"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 2.0})
-    assert (equal.tau, equal.reversed) == (None, ())
-
-
-@pytest.mark.parametrize("published", [{}, {"a": 1.0}, {"a": 1.0, "c": 2.0}, {"a": 1.0, "b": None}])
-def test_fewer_than_two_methods_have_no_order(published):
-    assert order_agreement({"a": 1.0, "b": 2.0}, published) is None
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=6))
-def test_the_order_of_lists_that_agree_and_that_oppose(numbers):
-    measured = {str(name): float(one) for name, (one, _) in enumerate(numbers)}
-    published = {str(name): float(two) for name, (_, two) in enumerate(numbers)}
-    assert order_agreement(measured, measured).reversed == ()
-    opposite = order_agreement(measured, {name: -value for name, value in measured.items()})
-    values = list(measured.values())
-    distinct = sum(a != b for place, a in enumerate(values) for b in values[:place])
-    assert len(opposite.reversed) == distinct
-    assert opposite.tau == (pytest.approx(-1) if distinct else None)
-    back = order_agreement(published, measured)
-    assert {frozenset(pair) for pair in order_agreement(measured, published).reversed} == {
-        frozenset(pair) for pair in back.reversed
-    }

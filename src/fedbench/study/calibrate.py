@@ -31,6 +31,7 @@ class Estimate:
     seconds: float
     memory: float  # bytes
     disk: float
+    known: bool = True  # whether a round could be timed
 
 
 @dataclass(frozen=True)
@@ -145,4 +146,5 @@ def _measure(config: Config) -> Round:
 
 def _estimate(work: dict[str, Any], measured: Round) -> Estimate:
     seconds = START + work["gradients"] * measured.seconds_a_gradient + work["scored"] * measured.seconds_a_test
-    return Estimate(seconds, measured.memory, work["disk"] + BYTES_A_PARAMETER * measured.parameters)
+    disk = work["disk"] + BYTES_A_PARAMETER * measured.parameters
+    return Estimate(seconds, measured.memory, disk, known=measured.parameters > 0)

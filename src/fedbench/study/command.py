@@ -12,8 +12,7 @@ from fedbench.errors import BadInput, OneLineParser
 from fedbench.main import FINISHED, UNEXPECTED
 from fedbench.study.endings import one_line_endings
 from fedbench.study.experiment import SCALES, chosen
-from fedbench.study.ledger import status_of
-from fedbench.study.plan import Plan, read_plan
+from fedbench.study.ledger import kept_plans
 from fedbench.study.render import render_all
 
 
@@ -26,22 +25,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def kept_plans(results: Path, only: str | None, scale: str | None) -> list[Plan]:
-    """For every experiment the plan of the scale that is asked for, else of the largest of which anything was run."""
-    if not results.is_dir():
-        raise BadInput(f"results={results}: there is no such folder")
-    plans = []
-    for name in chosen(only):
-        scales = [scale] if scale else list(reversed(SCALES))
-        kept = [found[0] for candidate in scales if (found := read_plan(results, name, candidate)) is not None]
-        begun = [plan for plan in kept if any(status_of(job, results).done for job in plan.jobs)]
-        plans += (begun or kept)[:1]
-    if not plans:
-        what = f" of {only}" if only else ""
-        raise BadInput(f"results={results}: no plan{what} there; `fedbench experiment=...` makes one")
-    return plans
-
-
 def main() -> None:
     with one_line_endings("fedbench-tables", Path("results")):
         arguments = parse(sys.argv[1:])
@@ -50,8 +33,12 @@ def main() -> None:
 
 
 def show(arguments: argparse.Namespace, console: Console) -> int:
-    plans = kept_plans(arguments.results, arguments.only, arguments.scale)
-    entries = render_all(plans, arguments.results, console, wandb=arguments.wandb)
+    results, only = arguments.results, arguments.only
+    plans = kept_plans(results, chosen(only), arguments.scale)
+    if not plans:
+        what = f" of {only}" if only else ""
+        raise BadInput(f"results={results}: no plan{what} there; `fedbench experiment=...` makes one")
+    entries = render_all(plans, results, console, wandb=arguments.wandb)
     for entry in entries:
         counts = ", ".join(f"{number} {verdict}" for verdict, number in entry.counts().items() if number)
         line = f"{entry.name} ({entry.scale}): {entry.done} of {entry.wanted} runs; {counts or 'no numbers'}"

@@ -1,25 +1,21 @@
-"""What a table of methods cannot say by itself: equal cost, significance, and whether the order is as published."""
+"""What a table of methods cannot say by itself: the comparison at equal cost, and significance."""
 
 from __future__ import annotations
 
-from statistics import mean
 from typing import Any
 
-from fedbench.study.experiment import Published
 from fedbench.study.measures import Measure, is_reference
-from fedbench.study.model import Claim, Grid, GridCell, GridRow
+from fedbench.study.model import Grid, GridCell, GridRow
 from fedbench.study.notes import Notes
-from fedbench.study.readers import Reading, cost_series
-from fedbench.study.runs import Study, StudyCell
-from fedbench.study.significance import holm, order_agreement, paired
-from fedbench.study.statistics import NOISE, accuracy_at, equal_budget, plain
+from fedbench.study.readers import UNREADABLE, Reading, cost_series
+from fedbench.study.runs import Study, StudyCell, StudyRun
+from fedbench.study.significance import Paired, holm, paired
+from fedbench.study.statistics import accuracy_at, equal_budget, plain
 from fedbench.study.table import Values, combinations, mcnemar_between
-from fedbench.study.value import plain_value
+from fedbench.study.value import plain_value, seeds_text
 
 METHOD = "method"
 COSTS = {"bytes": "megabytes sent and received", "gradients": "gradients of single examples"}
-REVERSED_TOLD = 3
-PARTLY = 0.5  # Kendall's tau from which an order is partly the published one
 
 
 def columns_of(study: Study) -> dict[tuple[tuple[str, str], ...], list[StudyCell]]:
@@ -31,23 +27,37 @@ def columns_of(study: Study) -> dict[tuple[tuple[str, str], ...], list[StudyCell
     return columns
 
 
-def equal_cost(study: Study, measure: Measure | None, kind: str, notes: Notes) -> Grid | None:
-    """The best accuracy for what the cheapest run of a column has spent in all."""
-    accuracy = measure.parameters["column"] if measure is not None and measure.name == "metric" else "test_accuracy"
+def accuracy_columns(measures: list[Measure]) -> list[str]:
+    """The columns of metrics.csv that a table's accuracies come from; the global test set's when it has none."""
+    accuracies = [measure for measure in measures if measure.is_accuracy]
+    columns = [one.parameters["column"] if one.name == "metric" else "test_accuracy" for one in accuracies]
+    return list(dict.fromkeys(columns)) or ["test_accuracy"]
+
+
+def equal_cost(study: Study, accuracy: str, kind: str, notes: Notes) -> Grid | None:
+    """The best accuracy, a column of metrics.csv, for what the cheapest run of a table's column has spent in all."""
     columns = columns_of(study)
     budgets, cells = {}, {}
     for others, column in columns.items():
         methods = [cell for cell in column if not is_reference(cell)]
-        spent = [list(cost_series(run, kind)) for cell in methods for run in cell.finished]
-        budgets[others] = equal_budget(spent)
+        spent = [_spent(run, kind) for cell in methods for run in cell.finished]
+        budgets[others] = equal_budget([costs for costs in spent if costs is not None])
         for cell in methods:
             cells[cell.cell.key] = _at_budget(cell, accuracy, kind, budgets[others])
     if not any(budgets.values()):
         return None
-    told = "; ".join(f"{_title(others)}{plain(budget)}" for others, budget in budgets.items() if budget)
-    grid = _grid(study, f"At equal {kind}", lambda cell: cells.get(cell.cell.key), notes)
+    told = "; ".join(f"{column_title(others)}{plain(budget)}" for others, budget in budgets.items() if budget)
+    title = f"At equal {kind}" + ("" if accuracy == "test_accuracy" else f": {accuracy.replace('_', ' ')}")
+    grid = _grid(study, title, lambda cell: cells.get(cell.cell.key), notes)
     grid.caption = f"Best {accuracy} (%) for at most as many {COSTS[kind]} as the cheapest method spent: {told}."
     return grid
+
+
+def _spent(run: StudyRun, kind: str) -> list[float] | None:
+    try:
+        return list(cost_series(run, kind))
+    except UNREADABLE:
+        return None
 
 
 def _at_budget(cell: StudyCell, accuracy: str, kind: str, budget: float | None) -> GridCell:
@@ -56,7 +66,11 @@ def _at_budget(cell: StudyCell, accuracy: str, kind: str, budget: float | None) 
         if not run.finished:
             found.append(Reading(None, "diverged" if run.done else "missing"))
             continue
-        best = accuracy_at(list(cost_series(run, kind)), list(run.metrics.get(accuracy, [])), budget or 0.0)
+        costs = _spent(run, kind)
+        if costs is None or accuracy not in run.metrics:
+            found.append(Reading(None, "damaged" if costs is None else "missing"))
+            continue
+        best = accuracy_at(costs, list(run.metrics[accuracy]), budget or 0.0)
         found.append(Reading(None if best is None else 100 * best, "unreached" if best is None else "ok", budget))
     value = plain_value(found, 2)
     too_dear = value.number is None and any(reading.state == "unreached" for reading in found)
@@ -64,49 +78,82 @@ def _at_budget(cell: StudyCell, accuracy: str, kind: str, budget: float | None) 
     return GridCell("over budget" if too_dear else value.text, value=value.number, detail=detail)
 
 
-def significance(values: Values, measure: Measure, notes: Notes) -> Grid | None:
-    """Every method against the proposed one: McNemar on the test images, and a paired test over seeds."""
+def significance(values: Values, measure: Measure, notes: Notes, on_images: bool = True) -> list[Grid]:
+    """Every method against each proposed one: McNemar on the test images, and a paired test over seeds.
+
+    `on_images`: whether the models are judged on common test images; where every client has its own there is no
+    McNemar. Further readings of a proposed method are compared with it, not all others with them.
+    """
     study = values.study
-    proposed = [label for label in study.experiment.proposed if label in study.experiment.labels(METHOD, study.scale)]
-    if not proposed:
-        return None
+    known = study.experiment.labels(METHOD, study.scale) if METHOD in study.experiment.axes else []
+    proposed = [name for name in study.experiment.proposed if name in known and name not in study.experiment.readings]
+    return [grid for name in proposed if (grid := _against(values, measure, notes, name, on_images)) is not None]
+
+
+def _against(values: Values, measure: Measure, notes: Notes, name: str, on_images: bool) -> Grid | None:
+    study, cells, silent = values.study, {}, []
     which = "final" if measure.name == "final_accuracy" else "best"
-    cells: dict[Any, GridCell] = {}
-    for column in columns_of(study).values():
-        own = next((cell for cell in column if cell.labels[METHOD] == proposed[0]), None)
+    for labels, column in columns_of(study).items():
+        own = next((cell for cell in column if cell.labels[METHOD] == name), None)
         others = [cell for cell in column if own is not None and cell is not own and not is_reference(cell)]
-        tests = [(cell, mcnemar_between(own, cell, which)) for cell in others]
-        tested = [(cell, test) for cell, test in tests if test is not None]
-        for (cell, test), corrected in zip(tested, holm([test.p for _, test in tested]), strict=True):
-            cells[cell.cell.key] = _test_cell(values, measure, own, cell, test, corrected)
+        if own is None or not own.finished:
+            silent.append(column_title(labels).removesuffix(": ") or "the table")
+            continue
+        tests = [mcnemar_between(own, cell, which) if on_images else None for cell in others]
+        pairs = [_over_seeds(values, measure, own, cell) for cell in others]
+        images_p = _corrected([test.p if test is not None else None for test in tests])
+        seeds_p = _corrected([pair.t_p if pair is not None else None for pair in pairs])
+        for place, cell in enumerate(others):
+            words = _words(len(cell.runs), (tests[place], images_p[place]), (pairs[place], seeds_p[place]))
+            if words is not None:
+                cells[cell.cell.key] = words
     if not cells:
         return None
-    grid = _grid(study, f"Significance against {proposed[0]}", lambda cell: cells.get(cell.cell.key), notes)
+    grid = _grid(study, f"Significance against {name}", lambda cell: cells.get(cell.cell.key), notes)
+    images = "p of McNemar's test on the same test images (exact below 25 discordant pairs, the largest over seeds); "
     grid.caption = (
-        "p of McNemar's test on the same test images (exact below 25 discordant pairs, the largest over seeds), "
-        "corrected by Holm for the methods of a column; then the mean difference over seeds with its 95 % interval, "
-        "Hedges' g and the p of a paired t-test, where there are enough seeds."
+        f"{images if on_images else ''}mean difference in {measure.label} over seeds, {name} minus the row, with its "
+        "95 % interval, Hedges' g and the p of a paired t-test, where there are enough seeds. All p are corrected by "
+        "Holm for the methods of a column; uncorrected ones are in the details."
     )
+    if silent:
+        grid.caption += f" Not tested, as {name} has no finished run: {', '.join(silent)}."
     return grid
 
 
-def _test_cell(
-    values: Values, measure: Measure, own: StudyCell, cell: StudyCell, test: Any, corrected: float
-) -> GridCell:
+def _corrected(p_values: list[float | None]) -> list[float | None]:
+    """By Holm, over those that there are."""
+    corrected = iter(holm([p for p in p_values if p is not None]))
+    return [None if p is None else next(corrected) for p in p_values]
+
+
+def _over_seeds(values: Values, measure: Measure, own: StudyCell, cell: StudyCell) -> Paired | None:
     ours, theirs = (
-        {run.seed: reading.value for run, reading in zip(one.runs, values.of(one, measure).readings, strict=False)}
+        {run.seed: reading.value for run, reading in zip(one.runs, values.of(one, measure).readings, strict=True)}
         for one in (own, cell)
     )
     seeds = [seed for seed in ours if seed in theirs]
-    over = paired([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
-    words = f"p {corrected:.2g}"
+    return paired([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+
+
+def _words(wanted: int, images: tuple[Any, float | None], seeds: tuple[Paired | None, float | None]) -> GridCell | None:
+    (test, images_p), (over, seeds_p) = images, seeds
+    parts, detail = [], []
+    if test is not None:
+        parts.append(f"p {images_p:.2g}" + seeds_text(len(test.seeds), wanted))
+        counts = ", ".join(f"{one.n10}:{one.n01}" for one in test.seeds)
+        detail += [f"uncorrected p {test.p:.2g}", f"discordant images by seed {counts}"]
     if over is not None:
-        words += f"; {over.difference:+.2f}"
+        words = f"{over.difference:+.2f}"
         words += f" [{over.low:+.2f}, {over.high:+.2f}]" if over.low is not None else ""
         words += f", g {over.effect:.2f}" if over.effect is not None else ""
-        words += f", p {over.t_p:.2g}" if over.t_p is not None else ""
-    counts = ", ".join(f"{one.n10}:{one.n01}" for one in test.seeds)
-    return GridCell(words, value=corrected, detail=f"uncorrected p {test.p:.2g}; discordant images by seed {counts}")
+        words += f", p {seeds_p:.2g}" if seeds_p is not None else ""
+        parts.append(words + seeds_text(over.count, wanted))
+        detail += [f"uncorrected p over seeds {over.t_p:.2g}"] if over.t_p is not None else []
+        detail += [f"Wilcoxon's {over.wilcoxon_p:.2g}"] if over.wilcoxon_p is not None else []
+    if not parts:
+        return None
+    return GridCell("; ".join(parts), value=seeds_p if images_p is None else images_p, detail="; ".join(detail))
 
 
 def _grid(study: Study, title: str, cell_of: Any, notes: Notes) -> Grid:
@@ -128,39 +175,5 @@ def _grid(study: Study, title: str, cell_of: Any, notes: Notes) -> Grid:
     return Grid(title, [METHOD], [list(head) or [title] for head in heads], rows, column_names=names, measure=title)
 
 
-def order_claim(values: Values, measure: Measure, published: list[Published]) -> Claim | None:
-    """Whether the methods stand in the published order, column by column (Kendall's tau-b).
-
-    A tie where the paper has none is no agreement, and what diverged or was never reached comes last. A paper has one
-    number for its method: further readings of it, which the experiment file names, are not ranked.
-    """
-    experiment = values.study.experiment
-    numbers = {frozenset(one.labels.items()): one.value for one in published if one.measure == measure.label}
-    taus, reversed_pairs = [], []
-    for others, column in columns_of(values.study).items():
-        ranked = [cell for cell in column if cell.labels[METHOD] not in experiment.readings]
-        ranked = [cell for cell in ranked if not experiment.replaced(cell.labels, values.study.scale)]
-        measured = {
-            cell.labels[METHOD]: values.of(cell, measure).for_claim(measure.higher_is_better) for cell in ranked
-        }
-        printed = {cell.labels[METHOD]: numbers.get(frozenset(cell.labels.items())) for cell in ranked}
-        agreement = order_agreement(measured, printed)
-        if agreement is not None:
-            taus.append(agreement.tau or 0.0)  # no differences at all: no order
-            better_first = 1 if measure.higher_is_better else -1
-            pairs = [" before ".join(pair[::better_first]) for pair in agreement.reversed]
-            reversed_pairs += [f"{_title(others)}{pair}" for pair in pairs]
-    text = f"The methods' order in {measure.label} is the published one"
-    if not taus:
-        return Claim(text, "untested", "fewer than two methods to compare") if numbers else None
-    whole, average = sum(tau > 1 - NOISE for tau in taus), mean(taus)
-    verdict = "holds" if whole == len(taus) else "partly" if whole or average >= PARTLY else "fails"
-    detail = f"Kendall's tau {average:.2f} on average, {whole} of {len(taus)} columns in full agreement"
-    if reversed_pairs:
-        more = f" and {len(reversed_pairs) - REVERSED_TOLD} more" if len(reversed_pairs) > REVERSED_TOLD else ""
-        detail += f"; published but not measured: {'; '.join(reversed_pairs[:REVERSED_TOLD])}{more}"
-    return Claim(text, verdict, detail)
-
-
-def _title(others: tuple[tuple[str, str], ...]) -> str:
+def column_title(others: tuple[tuple[str, str], ...]) -> str:
     return "".join(f"{label}, " for _, label in others).removesuffix(", ") + (": " if others else "")

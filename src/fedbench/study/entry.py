@@ -7,15 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedbench.study.comparison import COSTS, METHOD, equal_cost, order_claim, significance
+from fedbench.study.comparison import COSTS, METHOD, accuracy_columns, equal_cost, significance
 from fedbench.study.datasets import datasets_grid
 from fedbench.study.figures import describe, draw, save
 from fedbench.study.measures import DERIVED, OF_ANOTHER, Measure, as_measure, measures_of, readings
 from fedbench.study.model import Claim, Entry, Grid, Picture, RunLink, Setting
 from fedbench.study.notes import Notes
+from fedbench.study.order import order_claim
+from fedbench.study.readers import UNREADABLE
 from fedbench.study.runs import FAILED, REFUSED, Study, StudyCell, StudyRun
 from fedbench.study.table import Values, build_grid, combinations
+from fedbench.study.value import cost_value, seeds_part
 from fedbench.study.verdict import check_claim
+from fedbench.study.wording import caption
 
 TABLES = ("table", "datasets")
 MEASURED = ("table", "points", "bars")  # forms that show measures
@@ -87,13 +91,14 @@ def _grids(values: Values, notes: Notes, published: list[Any]) -> list[Grid]:
     columns += [axis for axis in axes if axis not in rows + columns and len(combinations(study, [axis])) > 1]
     title = study.experiment.title if show["form"] == "table" else "Numbers of the runs in the figure"
     grids = [build_grid(values, {"rows": rows, "columns": columns}, notes, published, title)]
-    accuracy = next((measure for measure in values.measures.values() if measure.is_accuracy), None)
+    measures = list(values.measures.values())
+    grids[0].caption = caption(measures, published)
     if show["form"] == "table" and METHOD in axes:
-        grids += [grid for kind in COSTS if (grid := equal_cost(study, accuracy, kind, notes)) is not None]
-        own_tests = accuracy is not None and accuracy.name == "metric"  # McNemar is about the common test images
-        compared = accuracy or as_measure("Accuracy", "best_accuracy")
-        tested = None if own_tests else significance(values, compared, notes)
-        grids += [tested] if tested is not None else []
+        costs = [(column, kind) for column in accuracy_columns(measures) for kind in COSTS]
+        grids += [grid for column, kind in costs if (grid := equal_cost(study, column, kind, notes)) is not None]
+        accuracies = [measure for measure in measures if measure.is_accuracy and measure.name != "area"]
+        compared = next(iter(accuracies), as_measure("Accuracy", "best_accuracy"))
+        grids += significance(values, compared, notes, on_images=compared.name != "metric")
     return grids
 
 
@@ -102,16 +107,26 @@ def _claims(values: Values, published: list[Any]) -> list[Claim]:
     claims = []
     for claim in experiment.claims:
         label = claim.get("measure") or next(iter(values.measures), "")
-        if label in values.measures and "better" in claim:
+        if label in values.measures and ("better" in claim or "below" in claim):
             measure = values.measures[label]
-            claims.append(check_claim(claim, values.by_labels(measure), measure.higher_is_better))
+            found = check_claim(claim, values.by_labels(measure), measure.higher_is_better)
+            claims.append(_with_lacking_seeds(found, values, measure))
         else:
             claims.append(Claim(claim["text"], "untested", "not checked by program"))
     for measure in values.measures.values():
         ranked = METHOD in experiment.axes and measure.name != "mcnemar"  # p-values put nothing in order
         ordered = order_claim(values, measure, published) if ranked else None
-        claims += [ordered] if ordered is not None else []
+        claims += [_with_lacking_seeds(ordered, values, measure)] if ordered is not None else []
     return claims
+
+
+def _with_lacking_seeds(claim: Claim, values: Values, measure: Measure) -> Claim:
+    """A verdict that rests on fewer seeds than were wanted says so."""
+    cells = [values.of(cell, measure).readings for cell in values.study.cells]
+    lacking = sum(bool(seeds_part(found)) for found in cells)
+    if not lacking or claim.verdict == "untested":
+        return claim
+    return replace(claim, detail=f"{claim.detail}; {lacking} of {len(cells)} cells lack seeds or have diverged ones")
 
 
 def _with_reservations(claim: Claim, entry: Entry) -> Claim:
@@ -126,6 +141,9 @@ def _with_reservations(claim: Claim, entry: Entry) -> Claim:
 def _pictures(study: Study, values: Values, results: Path) -> list[Picture]:
     def measure(cell: StudyCell, spec: Any) -> list[float | None]:
         wanted = as_measure("", spec)
+        if wanted.is_cost:  # a mean over those seeds that got there would hide the others
+            median = cost_value(readings(study, cell, wanted))
+            return [None if median.sign or median.failed else median.number]
         if wanted.name not in DERIVED:
             return [reading.value for reading in readings(study, cell, wanted)]
         known = (own for own in values.measures.values() if replace(own, label="") == wanted)
@@ -151,12 +169,16 @@ def _settings(study: Study) -> list[Setting]:
     changed = study.experiment.changed_by_scale(study.scale)
     for key, origin in study.experiment.provenance.items():
         cells = study.select(origin.get("only") or {})
-        found = [_look_up(run.config, key) for cell in cells for run in cell.runs[:1] if run.done]
+        done = [[run for run in cell.runs if run.done] for cell in cells]
+        if key == "seed":
+            found = [str(seed) for seed in sorted({run.seed for runs in done for run in runs})]
+        else:  # seeds differ in nothing else
+            found = [_look_up(runs[0].config, key) for runs in done if runs]
         used = ", ".join(dict.fromkeys(text for text in found if text is not None))
         if not used:
             continue  # of methods or datasets that this experiment has not
         full = _look_up(base, key)
-        if key in changed:
+        if key in changed or key.partition(".")[0] in changed:  # `model=lenet` changes all of `model`
             used = f"{full or 'as published'} ({study.scale} scale: {used})"
         settings.append(Setting(key, used, origin["from"], origin.get("why", "")))
     return settings
@@ -190,4 +212,14 @@ def _problems(study: Study) -> list[str]:
         for run in cell.runs:
             if run.status in (FAILED, REFUSED):
                 found.append(f"{', '.join(cell.labels.values())}, seed {run.seed}, {run.status}: {run.problem.strip()}")
+            elif run.finished and not _readable(run):
+                words = "metrics.csv cannot be read, so this run counts as missing; force=true runs it again"
+                found.append(f"{', '.join(cell.labels.values())}, seed {run.seed}, damaged: {run.folder}: {words}")
     return found
+
+
+def _readable(run: StudyRun) -> bool:
+    try:
+        return not run.metrics.empty
+    except UNREADABLE:
+        return False

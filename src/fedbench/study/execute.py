@@ -118,7 +118,7 @@ class Executor:
             failure = self.results / job.folder / FAILURE
             if status == "failed":
                 write_atomically(failure, problem)
-            else:
+            elif status == "finished":  # an interrupted attempt has not shown that the failure is gone
                 failure.unlink(missing_ok=True)
             yield Outcome(job, status, seconds, problem)
 

@@ -10,11 +10,12 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.table import Table
 
+from fedbench.errors import BadInput
 from fedbench.runs import RunFolder
 from fedbench.study.calibrate import Estimate
 from fedbench.study.execute import FAILURE
-from fedbench.study.experiment import load
-from fedbench.study.plan import Job, Plan
+from fedbench.study.experiment import SCALES, load
+from fedbench.study.plan import Job, Plan, read_plan
 from fedbench.study.runs import DIVERGED, FAILED, FINISHED, MISSING, REFUSED, RUNNING, Study, StudyCell, StudyRun
 
 DONE = (FINISHED, DIVERGED)
@@ -23,7 +24,7 @@ DONE = (FINISHED, DIVERGED)
 def status_of(job: Job, results: Path) -> StudyRun:
     """A run as its folder shows it."""
     if job.problem:
-        return StudyRun(job.seed, None, REFUSED, job.problem)
+        return StudyRun(job.seed, None, FAILED if job.broken else REFUSED, job.problem)
     folder = RunFolder(results / job.folder)
     summary = folder.finished()
     if summary is not None:
@@ -49,6 +50,19 @@ def _is_locked(folder: Path) -> bool:
     return False
 
 
+def kept_plans(results: Path, experiments: list[str], scale: str | None = None) -> list[Plan]:
+    """For every experiment the plan of the scale that is asked for, else of the largest of which anything was run."""
+    if not results.is_dir():
+        raise BadInput(f"results={results}: there is no such folder")
+    plans = []
+    for name in experiments:
+        scales = [scale] if scale else list(reversed(SCALES))
+        kept = [found[0] for candidate in scales if (found := read_plan(results, name, candidate)) is not None]
+        begun = [plan for plan in kept if any(status_of(job, results).done for job in plan.jobs)]
+        plans += (begun or kept)[:1]
+    return plans
+
+
 def study_of(plan: Plan, results: Path) -> Study:
     """The experiment of a plan with its runs, as far as there are any."""
     cells = [StudyCell(planned.cell, [status_of(job, results) for job in planned.jobs]) for planned in plan.cells]
@@ -68,6 +82,7 @@ class Line:
 class Ledger:
     def __init__(self, plans: list[Plan], results: Path):
         self.lines: list[Line] = []
+        self.unplanned: list[Job] = []  # refused, or the program failed on them: they cannot be run
         seen: set[str] = set()
         for plan in plans:
             counts: Counter[str] = Counter()
@@ -79,8 +94,10 @@ class Ledger:
                 seen.add(job.folder)
                 status = status_of(job, results).status
                 counts[status] += 1
-                if status in (MISSING, FAILED):
+                if status in (MISSING, FAILED) and not job.broken:
                     missing.append(job)
+                if job.problem:
+                    self.unplanned.append(job)
             self.lines.append(Line(plan.experiment, counts, shared, missing))
 
     @property
@@ -120,15 +137,21 @@ class Ledger:
             words.append(f"about {time} with {processes} at a time, {memory} of memory, {disk} of disk")
         if total[REFUSED]:
             words.append(f"{total[REFUSED]} refused")
+        unknown = sum(not estimate.known for estimate in estimates.values())
+        words += [f"{unknown} runs could not be calibrated and are not in these numbers"] if unknown else []
         console.print("; ".join(words))
 
 
 def _words(estimates: list[Estimate], processes: int) -> tuple[str, str, str]:
-    if not estimates:
-        return "", "", ""
-    seconds = sum(estimate.seconds for estimate in estimates) / min(processes, len(estimates))
-    memory = sum(sorted((estimate.memory for estimate in estimates), reverse=True)[:processes])
-    return duration(seconds), size(memory), size(sum(estimate.disk for estimate in estimates))
+    """Of what could be calibrated; a question mark for what could not."""
+    known = [estimate for estimate in estimates if estimate.known]
+    more = " + ?" if len(known) < len(estimates) else ""
+    if not known:
+        return ("?", "?", "?") if estimates else ("", "", "")
+    seconds = sum(estimate.seconds for estimate in known) / min(processes, len(known))
+    memory = sum(sorted((estimate.memory for estimate in known), reverse=True)[:processes])
+    disk = sum(estimate.disk for estimate in known)
+    return duration(seconds) + more, size(memory) + more, size(disk) + more
 
 
 def duration(seconds: float) -> str:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from zipfile import BadZipFile
-
-from safetensors import SafetensorError
 
 from fedbench.errors import BadInput, nearest
 from fedbench.study.experiment import REFERENCE
-from fedbench.study.readers import COSTS, READERS, Reading
+from fedbench.study.readers import COSTS, READERS, UNREADABLE, Reading
 from fedbench.study.runs import DIVERGED, Study, StudyCell
 
-UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, SafetensorError)  # what a damaged file raises
 OF_ANOTHER = ("speed_up", "ratio_to", "difference_to")  # `of` names the measure
 DERIVED = (*OF_ANOTHER, "mcnemar")  # not read off a run, but from several cells
 

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from fedbench.messages import CONFIGURATION_ERRORS, explain
 from fedbench.study.experiment import Cell, Experiment
 
 STAND_IN = "data.source=synthetic"
-KEPT = ("words", "seed", "folder", "problem", "work")  # of a job
+KEPT = ("words", "seed", "folder", "problem", "broken", "work")  # of a job
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Job:
     problem: str = ""  # why it cannot be run
     work: dict[str, Any] = field(default_factory=dict)  # how much there is to do, for the estimate
     config: bytes = field(default=b"", repr=False)  # the checked configuration, pickled; while planning and running
+    broken: bool = False  # not refused: the program failed on it, and `problem` is the traceback
 
 
 @dataclass
@@ -118,7 +120,10 @@ def stamp() -> str:
 def make_plans(
     studies: Sequence[tuple[Experiment, str]], results: Path, processes: int, told: Callable[[int, int], None]
 ) -> list[Plan]:
-    """The plans of several studies. Those that were kept and still hold are taken as they are."""
+    """The plans of several studies. Those that were kept and still hold are taken as they are.
+
+    What could not be run is tried again: weights may have come meanwhile, or the machine may have been short of memory.
+    """
     now = stamp()
     plans: list[Plan] = []
     for experiment, scale in studies:
@@ -133,12 +138,13 @@ def make_plans(
     for (experiment, _), plan in zip(studies, plans, strict=True):
         settings = experiment.settings()
         for job in plan.jobs:
-            if not job.folder and not job.problem:
+            if not job.folder:
                 alike.setdefault((settings, *job.words[1:]), []).append(job)
     for place, done in enumerate(_settle([jobs[0] for jobs in alike.values()], results, processes)):
         for job in list(alike.values())[place]:
             job.words = [job.words[0], *done.words[1:]]
-            job.folder, job.problem, job.work, job.config = done.folder, done.problem, done.work, done.config
+            for key in ("folder", "problem", "broken", "work", "config"):
+                setattr(job, key, getattr(done, key))
         told(place + 1, len(alike))
     for plan in plans:
         plan.write(results, now)
@@ -192,8 +198,8 @@ def settle_job(task: tuple[list[str], int, str]) -> Job:
         return Job(words, seed, problem=str(error))
     except (ValueError, *CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
         return Job(words, seed, problem=explain(error, words))
-    except Exception as error:  # a fault of the program stays with its cell, too
-        return Job(words, seed, problem=f"{type(error).__name__}: {error}")
+    except Exception:  # a fault of the program stays with its cell, too
+        return Job(words, seed, problem=traceback.format_exc(), broken=True)
 
 
 def _settled(words: list[str], seed: int, results: str) -> Job:

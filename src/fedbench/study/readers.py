@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedbench.study.runs import Study, StudyCell, StudyRun
 from fedbench.study.statistics import entropy, first_reaching
 
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, SafetensorError)  # what a damaged file raises
 MEGABYTE = 1e6
-COSTS = {"rounds_to": "round", "bytes_to": "bytes", "gradients_to": "gradients"}
+COSTS = {"rounds_to": "round", "bytes_to": "bytes", "gradients_to": "gradients", "seconds_to": "seconds"}
 PERCENT = 100.0
 
 
@@ -23,7 +26,7 @@ class Reading:
     """A number of one run; or why there is none, such as unreached up to `limit`."""
 
     value: float | None
-    state: str = "ok"  # ok, missing, damaged, diverged, unreached
+    state: str = "ok"  # ok, missing, damaged, diverged, unreached, no target
     limit: float | None = None
 
 
@@ -69,7 +72,7 @@ def _cost_to(kind: str) -> Callable[..., Reading]:
     def read(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
         target = target_of(study, cell, run, parameters["target"])
         if target is None:
-            return Reading(None, "missing")
+            return Reading(None, "no target")
         costs = cost_series(run, kind)
         cost = first_reaching(list(costs), list(run.metrics.test_accuracy), target, int(parameters.get("window", 1)))
         return Reading(cost, "ok" if cost is not None else "unreached", limit=float(costs.iloc[-1]))

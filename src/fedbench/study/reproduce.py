@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -16,9 +17,9 @@ from fedbench.main import FINISHED, INTERRUPTED, UNEXPECTED
 from fedbench.study.calibrate import estimate_all
 from fedbench.study.endings import one_line_endings
 from fedbench.study.execute import Executor
-from fedbench.study.experiment import SCALES, chosen, load
-from fedbench.study.ledger import Ledger, duration
-from fedbench.study.plan import Job, make_plans
+from fedbench.study.experiment import SCALES, SMOKE, chosen, load, names
+from fedbench.study.ledger import Ledger, duration, kept_plans
+from fedbench.study.plan import Job, Plan, make_plans
 from fedbench.study.render import render_all
 
 
@@ -52,16 +53,31 @@ def reproduce(arguments: argparse.Namespace, console: Console) -> int:
         return FINISHED
     longest_first = sorted(ledger.missing, key=lambda job: -estimates[job.folder].seconds)
     failed, interrupted = run_missing(longest_first, arguments, processes, console)
-    entries = render_all(plans, results, console, wandb=arguments.wandb)
+    failed += [(f"fedbench {' '.join(job.words)}", last_line(job.problem)) for job in ledger.unplanned if job.broken]
+    refused = [job for job in ledger.unplanned if not job.broken]
+    others = kept_plans(results, [name for name in names() if name not in chosen(arguments.only)])
+    entries = render_all(in_order([*plans, *others]), results, console, wandb=arguments.wandb)
     for line, problem in failed:
         console.print(f"failed: {line}\n  {problem}", markup=False, highlight=False)
-    refused = sum(line.counts["refused"] for line in ledger.lines)
-    console.print(f"{len(entries)} experiments; {len(failed)} runs failed, {refused} refused", highlight=False)
+    for reason, count in Counter(last_line(job.problem) for job in refused).items():
+        console.print(f"refused, {count} runs: {reason}", markup=False, highlight=False)
+    words = f"{len(entries)} experiments in the report; {len(failed)} runs failed, {len(refused)} refused"
+    console.print(words, highlight=False)
     console.print(f"report: {results / 'report' / 'index.html'}", markup=False, highlight=False)
     broken = [entry.name for entry in entries if entry.unrendered]
     if broken:
         console.print(f"could not be rendered: {', '.join(broken)}", markup=False, highlight=False)
-    return INTERRUPTED if interrupted else UNEXPECTED if failed or broken else FINISHED
+    # On stand-in data nothing can be lacking: what is refused there is a fault of an experiment file.
+    wrong = failed or broken or (refused and arguments.scale == SMOKE)
+    return INTERRUPTED if interrupted else UNEXPECTED if wrong else FINISHED
+
+
+def last_line(problem: str) -> str:
+    return (problem.strip().splitlines() or [""])[-1]
+
+
+def in_order(plans: list[Plan]) -> list[Plan]:
+    return sorted(plans, key=lambda plan: names().index(plan.experiment))
 
 
 def run_missing(
@@ -79,7 +95,7 @@ def run_missing(
         console.print(words, markup=False, highlight=False)
         interrupted += outcome.status == "interrupted"
         if outcome.status == "failed":
-            reason = outcome.problem.split("\nIts output:")[0].strip().splitlines()[-1]
+            reason = last_line(outcome.problem.split("\nIts output:")[0])
             failed.append((f"fedbench {' '.join(outcome.job.words)}", reason))
     done = number - interrupted
     console.print(f"{done} of {len(jobs)} runs in {duration(time.monotonic() - started)}", highlight=False)

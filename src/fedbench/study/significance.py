@@ -1,4 +1,4 @@
-"""Whether a difference is more than chance: on the same test images (McNemar), over seeds, and in the order of methods.
+"""Whether a difference is more than chance: on the same test images (McNemar), and over seeds.
 
 statsmodels and scipy.stats are imported where they are used: that takes seconds, and many reports need neither.
 """
@@ -6,9 +6,8 @@ statsmodels and scipy.stats are imported where they are used: that takes seconds
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import mean, stdev
 
 import numpy as np
@@ -134,31 +133,3 @@ def _signed_ranks(differences: list[float], noise: float) -> float:
 def _small_sample(freedom: int) -> float:
     """Hedges' correction of a standardised mean, exactly (Hedges 1981); from two degrees of freedom on."""
     return math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(freedom / 2)
-
-
-@dataclass(frozen=True)
-class OrderAgreement:
-    """How far two lists of numbers put the methods in the same order."""
-
-    tau: float | None  # Kendall's tau-b; None when all are equal in one of the lists
-    count: int  # methods in both
-    reversed: tuple[tuple[str, str], ...]  # published: the first above the second; measured: below. Ties are not
-
-
-def order_agreement(
-    measured: Mapping[str, float | None], published: Mapping[str, float | None]
-) -> OrderAgreement | None:
-    """Over the methods that have a number in both; None with fewer than two."""
-    from scipy import stats
-
-    shared = [name for name in published if published[name] is not None and measured.get(name) is not None]
-    if len(shared) < 2:
-        return None
-    one, two = ([float(numbers[name]) for name in shared] for numbers in (measured, published))
-    tau = float(stats.kendalltau(one, two).statistic) if len(set(one)) > 1 and len(set(two)) > 1 else None
-    swapped = []
-    for a, b in combinations(shared, 2):
-        above, below = (a, b) if published[a] > published[b] else (b, a)
-        if published[above] > published[below] and measured[above] < measured[below]:
-            swapped.append((above, below))
-    return OrderAgreement(tau, len(shared), tuple(swapped))

@@ -6,14 +6,14 @@ import itertools
 from typing import Any
 
 from fedbench.study.experiment import Published
-from fedbench.study.measures import UNREADABLE, Measure, readings
+from fedbench.study.measures import Measure, is_reference, readings
 from fedbench.study.model import Grid, GridCell, GridRow
 from fedbench.study.notes import Notes
-from fedbench.study.readers import Reading, sibling
+from fedbench.study.readers import UNREADABLE, Reading, sibling
 from fedbench.study.runs import Study, StudyCell
 from fedbench.study.significance import mcnemar_pooled
 from fedbench.study.statistics import plain, speed_up
-from fedbench.study.value import Value, as_censored, cost_value, maximum_value, plain_value
+from fedbench.study.value import Value, as_censored, cost_value, maximum_value, plain_value, seeds_part, seeds_text
 from fedbench.study.verdict import SIGNIFICANT, compare, tolerance_for
 
 
@@ -50,6 +50,8 @@ class Values:
 
     def _speed_up(self, cell: StudyCell, measure: Measure) -> Value:
         """Of the measure that `of` names, against the cell of the baseline, all other labels being the same."""
+        if is_reference(cell):
+            return Value("-", detail="it is no federated method")
         axis, baseline = next(iter(measure.parameters["baseline"].items()))
         if isinstance(baseline, dict):  # every method has its own
             baseline = baseline.get(cell.labels[axis], cell.labels[axis])
@@ -57,8 +59,10 @@ class Values:
         of = self.measures[measure.parameters["of"]]
         if other is None:
             return Value("-")
-        ratio = speed_up(as_censored(readings(self.study, other, of)), as_censored(readings(self.study, cell, of)))
-        return Value(ratio.text, ratio.value, ratio.sign, ratio.failed, detail=f"against {baseline}")
+        theirs, own = (self.of(one, of).readings for one in (other, cell))
+        ratio = speed_up(as_censored(theirs), as_censored(own))
+        part = seeds_part(theirs, own) if ratio.value is not None else ""
+        return Value(ratio.text + part, ratio.value, ratio.sign, ratio.failed, detail=f"against {baseline}")
 
     def _mcnemar(self, cell: StudyCell, measure: Measure) -> Value:
         other = sibling(self.study, cell, measure.parameters["against"])
@@ -72,6 +76,7 @@ class Values:
         ahead = sum(test.n01 - test.n10 for test in tested.seeds)
         behind = tested.p < SIGNIFICANT and ahead < 0
         text = f"{tested.p:.2g}" + (f" ({name} is behind)" if behind else "")
+        text += seeds_text(len(tested.seeds), len(cell.runs))
         return Value(text, tested.p, behind=behind, detail=detail)
 
     def _ratio_to(self, cell: StudyCell, measure: Measure) -> Value:
@@ -80,7 +85,8 @@ class Values:
         own, base = (self.of(one, of).number if one is not None else None for one in (cell, other))
         if own is None or not base:
             return Value("-")
-        return Value(f"{plain(own / base, 3)}x", own / base, detail=f"{plain(own)} to {plain(base)}")
+        part = seeds_part(*(self.of(one, of).readings for one in (cell, other)))
+        return Value(f"{plain(own / base, 3)}x{part}", own / base, detail=f"{plain(own)} to {plain(base)}")
 
     def _differences(self, cell: StudyCell, measure: Measure) -> list[Reading]:
         """Seed by seed, the measure that `of` names minus that of another cell; the other way round if `reverse`."""

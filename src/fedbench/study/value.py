@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from fedbench.study.readers import Reading
 from fedbench.study.statistics import Censored, Summary, censored, plain, summarise
 
+NOT_RUN = ("missing", "damaged", "no target")  # states of readings that say nothing about the method
+
 
 @dataclass
 class Value:
@@ -37,7 +39,24 @@ def plain_value(found: list[Reading], decimals: int | None) -> Value:
     if summary.mean is None:
         seeds = f" (0 of {len(found)} seeds)" if len(found) > 1 else ""
         return Value(f"*{seeds}" if diverged else "-", failed=bool(diverged), readings=found, detail=detail)
-    return Value(summary_text(summary, decimals), summary.mean, readings=found, detail=detail)
+    failed = 2 * diverged >= len(found)  # a mean over the lucky seeds is no result of the method
+    return Value(
+        summary_text(summary, decimals) + seeds_part(found), summary.mean, "", failed, readings=found, detail=detail
+    )
+
+
+def seeds_part(*lists: list[Reading]) -> str:
+    """` *(2 of 3 seeds)` when a seed diverged, without star when one is missing; of several lists the worst counts."""
+    complete = [[reading.state in ("ok", "unreached") for reading in found] for found in lists if found]
+    if all(map(all, complete)):
+        return ""
+    fewest = min(complete, key=lambda found: sum(found) / len(found))
+    star = any(reading.state == "diverged" for found in lists for reading in found)
+    return seeds_text(sum(fewest), len(fewest), star)
+
+
+def seeds_text(count: int, wanted: int, star: bool = False) -> str:
+    return "" if count == wanted else f" {'*' if star else ''}({count} of {wanted} seeds)"
 
 
 def maximum_value(found: list[Reading], decimals: int) -> Value:
@@ -46,29 +65,31 @@ def maximum_value(found: list[Reading], decimals: int) -> Value:
     values = [reading.value for reading in found if reading.state == "ok"]
     if not values:
         return mean
-    counted = "" if len(values) == len(found) else f" ({len(values)} of {len(found)} seeds)"
-    return Value(f"{max(values):.{decimals}f}{counted}", max(values), readings=found, detail=mean.detail)
+    text = f"{max(values):.{decimals}f}{seeds_part(found)}"
+    return Value(text, max(values), "", mean.failed, readings=found, detail=mean.detail)
 
 
 def summary_text(summary: Summary, decimals: int | None) -> str:
     show = (lambda value: f"{value:.{decimals}f}") if decimals is not None else plain
     spread = f" ± {show(summary.std)}" if summary.std is not None else ""
-    part = "" if summary.complete else f" {'*' if summary.diverged else ''}({summary.count} of {summary.wanted} seeds)"
-    return f"{show(summary.mean)}{spread}{part}"
+    return f"{show(summary.mean)}{spread}"
 
 
 def cost_value(found: list[Reading]) -> Value:
     """The median over seeds, in which a seed that did not get there counts as later than all others."""
     median = as_censored(found)
     if not median.count:
-        return Value("-", readings=found, detail="no seed was run")
-    part = "" if median.count == median.wanted else f" ({median.count} of {median.wanted} seeds)"
+        aimless = any(reading.state == "no target" for reading in found)
+        return Value("-", readings=found, detail="there is no target to reach" if aimless else "no seed was run")
     detail = f"{median.reached} of {median.count} seeds reached it" + (f", {median.range}" if median.range else "")
+    part = seeds_part(found)
+    if median.value is None:  # all diverged: `*` says so
+        part = seeds_text(0, len(found)) if len(found) > 1 else ""
     return Value(median.text + part, median.value, median.sign, median.failed, readings=found, detail=detail)
 
 
 def as_censored(found: list[Reading]) -> Censored:
-    run = [reading for reading in found if reading.state not in ("missing", "damaged")]
+    run = [reading for reading in found if reading.state not in NOT_RUN]
     limits = [reading.limit or 0.0 for reading in run]
     lost = [reading.state == "diverged" for reading in run]
     return censored([reading.value for reading in run], limits, lost, len(found))

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedbench.study.figures.groups import Notes
+from fedbench.study.readers import UNREADABLE
 from fedbench.study.runs import StudyRun
 
 GRID = 200  # points of a curve whose seeds have no x in common
@@ -21,8 +22,10 @@ class Lacking(Exception):
 def read_columns(run: StudyRun, file: str, *columns: str) -> pd.DataFrame:
     try:
         table = run.metrics if file == "metrics.csv" else run.table(file)
-    except (OSError, pd.errors.EmptyDataError) as error:
+    except FileNotFoundError as error:
         raise Lacking(f"No {file}") from error
+    except UNREADABLE as error:  # an empty file among them
+        raise Lacking(f"Damaged {file}") from error
     missing = [column for column in columns if column not in table]
     if missing:
         raise Lacking(f"No column {', '.join(missing)} in {file}")
