@@ -45,5 +45,3 @@ def test_a_report_after_one_experiment_still_has_the_others(small, capfd):
     assert "2 experiments in the report" in capfd.readouterr().out
     page = Path("results/report/index.html").read_text()
     assert page.index("small/table1") < page.index("small/figure1")
-
-
