@@ -1,9 +1,9 @@
 """Every key of the configuration, with a value to change it to, and what that may do to a run's id and numbers.
 
-`CHANGES` are tried on a tiny run: the id must change, and so must the numbers. `CANNOT` must leave the id and the numbers
-alone. `FINER` change the id although a tiny run ends with the same weights, with the reason. `SOMETIMES` matter only
-together with other settings, which are given. Of `LARGE` networks the id alone is looked at: training them takes too long
-here.
+`CHANGES` are tried on a tiny run: the id must change, and so must the numbers. `CANNOT` must leave the id and the
+numbers alone. `FINER` change the id although a tiny run ends with the same weights, with the reason. `SOMETIMES`
+matter only together with other settings, which are given. Of `LARGE` networks the id alone is looked at: training
+them takes too long here.
 """
 
 TINY = (

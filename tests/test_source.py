@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from faults_helper import SETTING
+from rich.console import Console
 from run_files import QUICK, summary
 
 import fedbench.source
@@ -169,3 +171,19 @@ def test_a_run_states_the_code_with_which_it_began(fedbench, monkeypatch, checko
     facts = summary(run.folder)
     assert (facts["git_commit"], facts["git_dirty"]) == (git(checkout, "rev-parse", "HEAD"), False)
     assert (checkout / "code.py").read_text() == "2\n"
+
+
+def test_a_study_takes_the_commit_before_it_plans_and_forks(monkeypatch):
+    from fedbench.study import reproduce
+
+    known = []
+
+    def plan(*arguments: object) -> None:
+        known.append(source_commit.cache_info().currsize)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "make_plans", plan)
+    source_commit.cache_clear()
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.reproduce(reproduce.parse(["--only", "digits/methods"]), Console(file=io.StringIO()))
+    assert known == [1]
