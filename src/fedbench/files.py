@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def remove_made(made: Sequence[Path]) -> None:
+    """Take back files and folders that were new, from the innermost one to the first that holds anything else."""
+    for place in made:
+        try:
+            place.rmdir() if place.is_dir() else place.unlink(missing_ok=True)
+        except OSError:
+            return
 
 
 def remove_leftovers(folder: Path) -> None:
