@@ -141,7 +141,7 @@ def _check_values(composed: DictConfig) -> None:
     """What a value refers to is there, and no path can hold a NUL character."""
     for key, raw in _leaves(OmegaConf.to_container(composed, resolve=False)):
         try:
-            value = OmegaConf.select(composed, key)
+            value = OmegaConf.select(composed, key) if "${" in raw else raw
         except OmegaConfBaseException as error:
             raise BadInput(f"{key}={raw}: {why_unresolved(error)}") from error
         require("\0" not in str(value), key, value, "text without a NUL character is allowed")
