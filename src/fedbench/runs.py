@@ -62,7 +62,8 @@ def identity(
         del decay["first"]  # as it was before there was such a key
     client["lr_decay"] = None if decay["factor"] == 1.0 else decay
     tree["client"] = client
-    server_lr = config.scalars.server.lr if algorithm.shared.size else 1.0  # where nothing is sent, nothing is scaled
+    # Where nothing leaves the clients, nothing is scaled.
+    server_lr = 1.0 if algorithm.local == "all" else config.scalars.server.lr
     tree["server"] = {"lr": server_lr, "weights": algorithm.weights}
     tree["algo"] = {
         "name": algorithm.name,
