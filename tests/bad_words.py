@@ -53,6 +53,7 @@ HYDRA = {
     "hydra.run.dir=x": "hydra.run.dir=x: only . is allowed",
     "hydra.output_subdir=.hydra": "hydra.output_subdir=.hydra: only null is allowed",
     "hydra/job_logging=default": "hydra/job_logging=default: only disabled is allowed",
+    "--hydra-help hydra/hydra_logging=default": "--hydra-help logger=none: no words are allowed with it",
     "hydra/hydra_logging=default": "hydra/hydra_logging=default: only disabled is allowed",
     "+hydra.job.env_set.PATH=x": "hydra.job.env_set={'PATH': 'x'}: only {} is allowed",
     "+hydra.callbacks.x._target_=os.mkdir +hydra.callbacks.x.path=PWNED": "hydra.callbacks={'x': {'_target_': 'os",

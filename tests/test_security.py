@@ -211,6 +211,20 @@ def test_the_environment_is_in_no_setting(fedbench, tmp_path, planted):
         assert not Path("results").exists()
 
 
+def test_hydras_own_help_is_still_there(start_fedbench):
+    out, err = start_fedbench("--hydra-help").communicate(timeout=60)
+    assert "--config-dir" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("option", ["--help", "--cfg=job"])
+def test_what_only_shows_settings_still_does(fedbench, option):
+    run = fedbench(option, quiet=False)
+    assert (run.status, run.err) == (0, "")
+    assert run.out
+    assert list(Path().iterdir()) == []
+
+
 def test_hydra_calls_nothing_inside_of_a_launchers_settings():
     from hydra.plugins.launcher import Launcher
 

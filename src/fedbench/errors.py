@@ -49,6 +49,11 @@ def why_unresolved(error: Exception) -> str:
     return f"{reason}; the name of another key is allowed, such as ${{client.lr}}"
 
 
+def spelled_out(message: str) -> str:
+    """With signs that move the cursor or begin a new line spelled out: values are shown as they are."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found.group())[1:-1], message)
+
+
 class OneLineParser(argparse.ArgumentParser):
     """Wrong arguments are bad input as any other: one line, without the usage in front of it."""
 

@@ -41,9 +41,14 @@ def install() -> None:
         return
 
     @wraps(original)
-    def load_and_check(*arguments: Any, **settings: Any) -> DictConfig:
-        composed = original(*arguments, **settings)
-        check_hydra(composed.hydra)
+    def load_and_check(
+        loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], *rest: Any, **settings: Any
+    ) -> DictConfig:
+        if config_name is None and overrides:  # Hydra's own configuration, without ours: it would log as they say
+            raise BadInput(f"--hydra-help {overrides[0]}: no words are allowed with it")
+        composed = original(loader, config_name, overrides, *rest, **settings)
+        if config_name is not None:
+            check_hydra(composed.hydra)
         return composed
 
     ConfigLoaderImpl.load_configuration = load_and_check

@@ -19,7 +19,7 @@ from fedbench.algorithms.base import Scene
 from fedbench.algorithms.build import build
 from fedbench.batches import examples
 from fedbench.config import Config, check, config_folder, short_names
-from fedbench.errors import BadInput, bad_value, refuse_what_does_not_fit, require
+from fedbench.errors import BadInput, bad_value, refuse_what_does_not_fit, require, spelled_out
 from fedbench.faults import MachineFault, WorkerFailure, explain
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
@@ -204,7 +204,7 @@ def in_users_words(message: str, aliases: dict[str, str]) -> str:
 
 def complain(message: str, on_every_rank: bool = False) -> None:
     if on_every_rank or not under_torchrun() or os.environ.get("RANK") == "0":
-        print(f"fedbench: {messages.one_line(message)}", file=sys.stderr, flush=True)
+        print(f"fedbench: {spelled_out(message)}", file=sys.stderr, flush=True)
 
 
 def main() -> None:

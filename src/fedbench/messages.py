@@ -108,11 +108,6 @@ def _is_text(file: Path) -> bool:
     return True
 
 
-def one_line(message: str) -> str:
-    """With signs that move the cursor or begin a new line spelled out: values are shown as they are."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found.group())[1:-1], message)
-
-
 def _unknown_key(key: str, arguments: list[str]) -> str:
     known = known_keys(arguments)
     if key in known:  # it would be there, but for another word
