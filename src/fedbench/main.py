@@ -14,18 +14,18 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from fedbench import messages
+from fedbench import guard, messages
 from fedbench.algorithms.base import Scene
 from fedbench.algorithms.build import build
 from fedbench.batches import examples
 from fedbench.config import Config, check, config_folder, short_names
-from fedbench.errors import BadInput, bad_value, refuse_what_does_not_fit, require
+from fedbench.errors import BadInput, bad_value, refuse_what_does_not_fit, require, spelled_out
 from fedbench.faults import MachineFault, WorkerFailure, explain
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
 from fedbench.interrupt import Interrupted, StopRequest
 from fedbench.journal import Journal, clean
-from fedbench.local_work import check_local_work
+from fedbench.local_work import check_local_work, check_scoring
 from fedbench.parallel import Group, join_torchrun, launch, settle, under_torchrun
 from fedbench.partitions.base import hold_out
 from fedbench.parts import Parts
@@ -58,6 +58,7 @@ def build_parts(config: Config) -> Parts:
     config.attack.check(len(split.parts), data.classes, sequences=data.vocabulary is not None)
     allowed = f"it needs a global model, which algo={algorithm.name} has not"
     require(not (scalars.eval.conformal and algorithm.personal), "eval.conformal", "true", allowed)
+    check_scoring(algorithm, config.attack, data, split.parts, scalars.seed)
     algorithm.stamps += [note for note in [config.attack.note()] if note]
     check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
     number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
@@ -189,7 +190,7 @@ def job(composed: DictConfig) -> None:
         complain(str(error), on_every_rank=True)
         statuses.append(UNEXPECTED)
     except WorkerFailure as error:
-        complain(str(error).rstrip())
+        print(f"fedbench: {str(error).rstrip()}", file=sys.stderr, flush=True)  # with the worker's traceback
         statuses.append(UNEXPECTED)
     except Exception:
         traceback.print_exc()
@@ -204,8 +205,8 @@ def in_users_words(message: str, aliases: dict[str, str]) -> str:
 
 
 def complain(message: str, on_every_rank: bool = False) -> None:
-    if on_every_rank or os.environ.get("RANK", "0") == "0":
-        print(f"fedbench: {message}", file=sys.stderr, flush=True)
+    if on_every_rank or not under_torchrun() or os.environ.get("RANK") == "0":
+        print(f"fedbench: {spelled_out(message)}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -215,11 +216,13 @@ def main() -> None:
     source_commit()  # now, and not when the files may have changed
     sys.argv[1:] = messages.options_first(sys.argv[1:])
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # before and between runs it ends all, like Ctrl-C
+    guard.install()
     try:
+        messages.check_torchrun()
         messages.check_words(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)()
-    except BadInput as error:  # of a sweep as a whole
-        complain(str(error))
+    except BadInput as error:  # of a sweep as a whole, or of the environment
+        complain(str(error), on_every_rank=str(error).startswith("environment"))
         statuses.append(BAD_INPUT)
     except (ValueError, *messages.CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
         complain(messages.explain(error, sys.argv[1:]))

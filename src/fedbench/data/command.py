@@ -11,7 +11,7 @@ from fedbench.data.catalog import ENTRIES
 from fedbench.data.files import data_root, one_line
 from fedbench.data.inventory import describe, table
 from fedbench.data.prepare import FAILURES, Wish, facts_of, prepare
-from fedbench.errors import BadInput, OneLineParser, nearest
+from fedbench.errors import BadInput, OneLineParser, nearest, spelled_out
 
 FINISHED, BAD_INPUT, INTERRUPTED = 0, 2, 130
 _DESCRIPTION = """\
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _end(status: int, message: str) -> NoReturn:
-    print(f"fedbench-data: {message}", file=sys.stderr, flush=True)
+    print(f"fedbench-data: {spelled_out(message)}", file=sys.stderr, flush=True)
     sys.exit(status)
 
 
