@@ -32,6 +32,7 @@ from fedbench.parts import Parts
 from fedbench.reporting import announce, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
 from fedbench.seeding import derive
+from fedbench.watchdog import watchdog
 
 FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -99,8 +100,9 @@ def _run(config: Config) -> bool:
                 execute(parts, group, stop)
                 stopping = stop.requested
         if group.leader:
-            clean(parts.folder.path)
-            report(parts, skipped=bool(skip))
+            with watchdog(runtime.timeout):
+                clean(parts.folder.path)
+                report(parts, skipped=bool(skip))
     finally:
         if lock is not None:
             lock.release()
@@ -112,8 +114,9 @@ def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
     runtime = parts.config.scalars.runtime
     workers = group.size if under_torchrun() else runtime.workers or default_workers(parts.device)
     if group.leader:
-        prepare_folder(parts)
-        announce(parts, workers)
+        with watchdog(runtime.timeout):
+            prepare_folder(parts)
+            announce(parts, workers)
     if under_torchrun():
         train(group, parts, stop, group.size)
     else:
@@ -158,8 +161,10 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
             journal.save_checkpoint()
         if stopping and not last:
             journal.close()
-            return
-    journal.finish()
+            break
+    else:
+        journal.finish()
+    group.barrier()  # whoever leaves before the leader has written does not notice when it hangs
 
 
 statuses: list[int] = []
