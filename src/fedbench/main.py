@@ -32,6 +32,7 @@ from fedbench.parts import Parts
 from fedbench.reporting import announce, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
 from fedbench.seeding import derive
+from fedbench.streams import make_usable
 from fedbench.watchdog import watchdog
 
 FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -213,6 +214,7 @@ def complain(message: str, on_every_rank: bool = False) -> None:
 
 def main() -> None:
     """`fedbench ...`: see `fedbench --help`."""
+    make_usable()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become one line
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU must not spoil the fork
     sys.argv[1:] = messages.options_first(sys.argv[1:])
