@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from fedbench import messages
+from fedbench import memory, messages
 from fedbench.algorithms.base import Scene
 from fedbench.algorithms.build import build
 from fedbench.batches import examples
@@ -32,6 +32,7 @@ from fedbench.parts import Parts
 from fedbench.reporting import announce, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
 from fedbench.seeding import derive
+from fedbench.settings import Scalars
 from fedbench.streams import make_usable
 from fedbench.watchdog import watchdog
 
@@ -48,9 +49,11 @@ def build_parts(config: Config) -> Parts:
     split = hold_out(split, config.partition.local_test, scalars.seed)
     allowed = f"at most the {len(split.parts)} clients of the partition are allowed"
     require(scalars.cohort is None or scalars.cohort <= len(split.parts), "cohort", scalars.cohort, allowed)
+    shape = (data.shape, data.classes, algorithm.projection)
+    memory.check_model(lambda: config.model.network(*shape, vocabulary=data.vocabulary))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(scalars.seed, "initial weights"))
-        model = config.model.network(data.shape, data.classes, algorithm.projection, vocabulary=data.vocabulary)
+        model = config.model.network(*shape, vocabulary=data.vocabulary)
     config.model.load_weights(model)
     flat = FlatModel(model)
     facts = (len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
@@ -63,6 +66,10 @@ def build_parts(config: Config) -> Parts:
     check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
     number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
+    if device == "cpu" and (scalars.force or folder.finished() is None):
+        workers = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if under_torchrun() else workers_here(scalars, device)
+        cohort = 1 if algorithm.pooled else scalars.cohort or len(split.parts)
+        memory.check_training(flat.size, workers, cohort, scalars.client.momentum > 0)
     return Parts(config, device, data, split, model, algorithm, folder, number)
 
 
@@ -113,7 +120,7 @@ def _run(config: Config) -> bool:
 def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
     """Prepare the folder, train on every rank, and notice an interruption."""
     runtime = parts.config.scalars.runtime
-    workers = group.size if under_torchrun() else runtime.workers or default_workers(parts.device)
+    workers = group.size if under_torchrun() else workers_here(parts.config.scalars, parts.device)
     if group.leader:
         with watchdog(runtime.timeout):
             prepare_folder(parts)
@@ -127,7 +134,9 @@ def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
         raise Interrupted
 
 
-def default_workers(device: str) -> int:
+def workers_here(scalars: Scalars, device: str) -> int:
+    if scalars.runtime.workers:
+        return scalars.runtime.workers
     return torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
 
 
