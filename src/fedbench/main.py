@@ -67,9 +67,8 @@ def build_parts(config: Config) -> Parts:
     number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
     if device == "cpu" and (scalars.force or folder.finished() is None):
-        workers = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if under_torchrun() else workers_here(scalars, device)
-        cohort = 1 if algorithm.pooled else scalars.cohort or len(split.parts)
-        memory.check_training(flat.size, workers, cohort, scalars.client.momentum > 0)
+        clients = 1 if algorithm.pooled else scalars.cohort or len(split.parts)
+        memory.check_training(flat.size, workers_here(scalars, device), clients, scalars.client.momentum > 0)
     return Parts(config, device, data, split, model, algorithm, folder, number)
 
 
@@ -135,6 +134,9 @@ def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
 
 
 def workers_here(scalars: Scalars, device: str) -> int:
+    """How many workers this machine has."""
+    if under_torchrun():
+        return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if scalars.runtime.workers:
         return scalars.runtime.workers
     return torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))

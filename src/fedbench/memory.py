@@ -48,7 +48,7 @@ def _require(needed: int, what: str) -> None:
 
 
 def available(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that may still be used, swap included: of the machine, and of the control groups that this process is in."""
+    """Bytes that may still be used, swap included: of the machine, and of this process's control groups."""
     try:
         lines = [line.split() for line in (proc / "meminfo").read_text().splitlines()]
         facts = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
