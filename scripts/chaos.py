@@ -36,7 +36,8 @@ KINDS = ("kill", "killall", "moment", "SIGINT", "SIGTERM", "ENOSPC", "EROFS", "f
 KINDS += DAMAGE
 STATUS = {"SIGINT": {130}, "SIGTERM": {130}, "kill": {-9, 1}, "killall": {-9}, "moment": {-9}}  # of all others, 1
 IN_TIME = set(KINDS) - {"moment", "SIGINT", "SIGTERM"}  # these may find the run finished, or in its last round
-# No fault was planted: the method makes no sense on this model, or the run had ended before its moment came.
+# No fault was planted: the method makes no sense on this model, or the run had ended before its moment came, as of a
+# worker that trains nobody.
 REFUSED, TOO_LATE = "refused", "too late"
 
 
@@ -99,12 +100,14 @@ def problem(case: Case) -> str:
     if whole.status != 0:
         return REFUSED if whole.status == 2 else f"without a fault it ends with status {whole.status}: {whole.err}"
     setting = (*case.words, "results=broken")
-    started = helper.start(case.fault, *setting, f"runtime.workers={case.before}")
+    struck = Path("struck").absolute()
+    started = helper.start({**case.fault, "marker": str(struck)}, *setting, f"runtime.workers={case.before}")
     if case.fault["kind"] == "moment":
         time.sleep(case.delay)
         started.kill()
     broken = started.end()
-    if case.kind not in IN_TIME and broken.status == 0:
+    in_time = struck.exists() if "place" in case.fault else case.kind in IN_TIME
+    if broken.status == 0 and not (in_time and case.kind in IN_TIME):
         return TOO_LATE
     how = case.fault.get("damage")
     if broken.status not in STATUS.get(case.fault["kind"], {1}):

@@ -85,6 +85,16 @@ def test_only_what_the_machine_did_is_told_in_one_line(tmp_path):
     assert describe(FileNotFoundError("no name")) == ""
 
 
+def test_a_missing_folder_is_the_last_of_several_reasons(tmp_path):
+    """Who fails in a checkpoint removes it, and the others miss it."""
+    missed = Ended.of(0, FileNotFoundError(errno.ENOENT, "No such file", str(tmp_path / "unfinished" / "file")))
+    full, raised = Ended.of(1, OSError(errno.ENOSPC, "No space left on device")), Ended.of(1, KeyError("planted"))
+    lost = Ended.of(1, RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"))
+    assert "the disk is full" in str(reason([missed, full], [], 2, 9))
+    assert "KeyError" in str(reason([missed, raised], [], 2, 9))
+    assert "was removed" in str(reason([lost, missed], [], 2, 9))
+
+
 def test_a_library_that_gets_no_open_files_is_the_cause_and_no_consequence():
     refused = Ended.of(1, RuntimeError("[gloo/transport/tcp/device.cc] socket: Too many open files"))
     lost = Ended.of(0, RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"))

@@ -136,10 +136,14 @@ def reason(ended: list[Ended], silent: list[int], workers: int, timeout: int) ->
             name = signal.Signals(one.signal).name
             hint = f" ({HINTS[one.signal]})" if one.signal in HINTS else ""
             return MachineFault(f"{one.name(workers)} was ended by {name}{hint}; {GO_ON}")
+    # A worker that fails in a checkpoint removes what there is of it: the others may miss their part of the folder.
+    missed = [one for one in ended if one.fault.startswith(REMOVED)]
     for one in ended:
-        if one.fault:
+        if one.fault and one not in missed:
             return WorkerFault(one.fault)
-    unexpected = next((one for one in ended if not one.lost), None)
+    unexpected = next((one for one in ended if not one.lost and one not in missed), None)
+    if unexpected is None and missed:
+        return WorkerFault(missed[0].fault)
     if unexpected is None and any(one.waited for one in ended):
         waited = f"waited {timeout} seconds for"
         words = f"the others {waited} {Ended(silent[0]).name(workers)}" if silent else f"workers {waited} each other"
