@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from fedbench import guard, messages
+from fedbench import guard, memory, messages
 from fedbench.algorithms.base import Scene
 from fedbench.algorithms.build import build
 from fedbench.batches import examples
@@ -32,7 +32,10 @@ from fedbench.parts import Parts
 from fedbench.reporting import announce, is_done, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
 from fedbench.seeding import derive
+from fedbench.settings import Scalars
 from fedbench.source import source_commit
+from fedbench.streams import make_usable
+from fedbench.watchdog import watchdog
 
 FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -47,9 +50,11 @@ def build_parts(config: Config) -> Parts:
     split = hold_out(split, config.partition.local_test, scalars.seed)
     allowed = f"at most the {len(split.parts)} clients of the partition are allowed"
     require(scalars.cohort is None or scalars.cohort <= len(split.parts), "cohort", scalars.cohort, allowed)
+    shape = (data.shape, data.classes, algorithm.projection)
+    memory.check_model(lambda: config.model.network(*shape, vocabulary=data.vocabulary))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(scalars.seed, "initial weights"))
-        model = config.model.network(data.shape, data.classes, algorithm.projection, vocabulary=data.vocabulary)
+        model = config.model.network(*shape, vocabulary=data.vocabulary)
     config.model.load_weights(model)
     flat = FlatModel(model)
     facts = (len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
@@ -63,6 +68,9 @@ def build_parts(config: Config) -> Parts:
     check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
     number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
+    if device == "cpu" and (scalars.force or folder.finished() is None):
+        clients = 1 if algorithm.pooled else scalars.cohort or len(split.parts)
+        memory.check_training(flat.size, workers_here(scalars, device), clients, scalars.client.momentum > 0)
     return Parts(config, device, data, split, model, algorithm, folder, number)
 
 
@@ -100,10 +108,11 @@ def _run(config: Config) -> bool:
             with StopRequest() as stop:
                 execute(parts, group, stop)
                 stopping = stop.requested
-        if lock is not None:
-            clean(parts.folder.path)
         if group.leader:
-            report(parts, skipped=bool(skip))
+            with watchdog(runtime.timeout):
+                if lock is not None:
+                    clean(parts.folder.path)
+                report(parts, skipped=bool(skip))
     finally:
         if lock is not None:
             lock.release()
@@ -113,10 +122,11 @@ def _run(config: Config) -> bool:
 def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
     """Prepare the folder, train on every rank, and notice an interruption."""
     runtime = parts.config.scalars.runtime
-    workers = group.size if under_torchrun() else runtime.workers or default_workers(parts.device)
+    workers = group.size if under_torchrun() else workers_here(parts.config.scalars, parts.device)
     if group.leader:
-        prepare_folder(parts)
-        announce(parts, workers)
+        with watchdog(runtime.timeout):
+            prepare_folder(parts)
+            announce(parts, workers)
     if under_torchrun():
         train(group, parts, stop, group.size)
     else:
@@ -126,7 +136,12 @@ def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
         raise Interrupted
 
 
-def default_workers(device: str) -> int:
+def workers_here(scalars: Scalars, device: str) -> int:
+    """How many workers this machine has."""
+    if under_torchrun():
+        return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if scalars.runtime.workers:
+        return scalars.runtime.workers
     return torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
 
 
@@ -161,8 +176,10 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
             journal.save_checkpoint()
         if stopping and not last:
             journal.close()
-            return
-    journal.finish()
+            break
+    else:
+        journal.finish()
+    group.barrier()  # whoever leaves before the leader has written does not notice when it hangs
 
 
 statuses: list[int] = []
@@ -211,6 +228,7 @@ def complain(message: str, on_every_rank: bool = False) -> None:
 
 def main() -> None:
     """`fedbench ...`: see `fedbench --help`."""
+    make_usable()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become one line
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU must not spoil the fork
     source_commit()  # now, and not when the files may have changed

@@ -12,6 +12,7 @@ from fedbench.data.files import data_root, one_line
 from fedbench.data.inventory import describe, table
 from fedbench.data.prepare import FAILURES, Wish, facts_of, prepare
 from fedbench.errors import BadInput, OneLineParser, nearest, spelled_out
+from fedbench.streams import make_usable
 
 FINISHED, BAD_INPUT, INTERRUPTED = 0, 2, 130
 _DESCRIPTION = """\
@@ -27,6 +28,7 @@ An interrupted command goes on when it is repeated. docs/datasets.md tells about
 
 def main() -> None:
     """`fedbench-data ...`: see `fedbench-data --help`."""
+    make_usable()
     try:
         run(sys.argv[1:])
     except BadInput as error:
