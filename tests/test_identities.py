@@ -65,7 +65,7 @@ DIFFERENT = (
     "algo=fedncv algo.alpha_mode=none algo.variant=beta algo.beta=0.1",
     "algo=fedgsnr algo.steps=3",
     "algo=fedgsnr algo.steps=12 algo.interpolation=0.5",
-    "algo=fedgsnr algo.steps=4 algo.variant=scaled",
+    "algo=fedgsnr algo.steps=4 algo.variant=first",
     "algo=feddyn",
     "algo=fedper",
     "algo=fedrep",

@@ -13,6 +13,8 @@ from fedbench.errors import BadInput
 REFUSED = {
     "algo=fedpgvc client.momentum=0.9": r"client\.momentum=0\.9: pgvc: .* only 0 is allowed",
     "modifier=[pgvc] client.momentum=0.5": r"client\.momentum=0\.5: pgvc: .* only 0 is allowed",
+    "algo=fedgsnr algo.variant=first client.momentum=0.9": r"client\.momentum=0\.9: gsnr: .* only 0 is allowed",
+    "algo=fedgsnr algo.variant=first client.optimizer=adam": "gsnr reads a mean gradient off the local path",
     "algo=feddyn modifier=[pvr]": "modifier=pvr: it corrects the same gradient as 'dynamic'",
     "algo=pfedsim modifier=[control_variate]": "modifier=control_variate: it needs a global model",
     "algo=pfedsim modifier=[gsnr]": "modifier=gsnr: it needs a global model",
@@ -43,6 +45,8 @@ def test_an_adaptive_optimizer_on_request_is_stamped(algo):
         "algo=fedpgvc algo.layers=0 client.momentum=0.9",
         "algo=fedpgvc client.optimizer=adam",
         "algo=fedprox client.optimizer=adam",
+        "algo=fedgsnr client.optimizer=adam",
+        "algo=fedgsnr algo.variant=alg1 client.momentum=0.9",
     ],
 )
 def test_what_has_a_meaning_is_not_refused(words):
@@ -69,7 +73,7 @@ FEW = json.dumps([[0], [1, 2], [3, 4, 5], list(range(6, 40)), list(range(40, 73)
         ),
         (["modifier=[ecgr,gsnr]", "algo.modifiers.ecgr.select=exact"], "needs to know the number of steps beforehand"),
         (["algo=fedgsnr", "algo.interpolation=1.5"], "interpolation=1.5: a number from 0 to 1 is allowed"),
-        (["algo=fedgsnr", "algo.variant=scaled", "algo.interpolation=0.5"], "which are equal with variant=scaled"),
+        (["algo=fedgsnr", "algo.variant=first", "algo.interpolation=0.5"], "of which variant=first takes one"),
         (["algo=moon", "algo.projection=128"], "algo.projection=128: true or false is allowed"),
         (["diagnostics.gradient_norms=3"], "diagnostics.gradient_norms=3: true or false is allowed"),
         (["modifier=[ecgr]", "algo.modifiers.ecgr.bet=1"], "did you mean 'algo.modifiers.ecgr.beta'?"),

@@ -113,3 +113,17 @@ def test_sets_of_labels_and_turned_values_give_the_same(table):
     good = [row for row in measured if all(other is None or row[0] > other for other in row[1:])]
     expected = "untested" if not measured else "fails" if not good else "holds" if good == measured else "partly"
     assert found.verdict == expected
+
+
+def test_all_numbers_below_one():
+    claim = {"text": "significant everywhere", "below": 0.05, "where": {"alpha": ["0.5"]}}
+    cell = lambda method, alpha: (("method", method), ("alpha", alpha))  # noqa: E731
+    values = {cell("A", "0.5"): 0.01, cell("B", "0.5"): 0.05, cell("C", "0.5"): None, cell("A", "1.0"): 0.9}
+    found = check_claim(claim, values, higher=False)
+    assert (found.verdict, found.detail) == (
+        "partly",
+        "1 of 2 cells below 0.05; not: B, alpha 0.5 0.05; 1 of 3 cells not measured",
+    )
+    assert check_claim(claim, {cell("A", "0.5"): 0.01}, higher=False).verdict == "holds"
+    assert check_claim(claim, {cell("A", "0.5"): float("inf")}, higher=False).verdict == "fails"
+    assert check_claim(claim, {cell("A", "0.5"): None}, higher=False).verdict == "untested"

@@ -109,6 +109,12 @@ def test_what_goes_wrong_in_a_run_stays_there_and_the_next_attempt_clears_it(job
     assert [status_of(job, tmp_path).status for job in jobs] == ["failed", "failed", "failed", "finished"]
     assert status_of(killed, tmp_path).problem == told[2]
 
+    def stop(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "run", stop)  # an attempt that shows nothing leaves the reason where it was
+    assert [outcome.status for outcome in Executor(tmp_path, 1).run([killed])] == ["interrupted"]
+    assert status_of(killed, tmp_path).problem == told[2]
     monkeypatch.setattr(program, "run", original)
     assert [outcome.status for outcome in Executor(tmp_path, 2).run(jobs)] == ["finished"] * 4
     assert not list(tmp_path.rglob("failure.txt"))

@@ -94,6 +94,19 @@ def test_the_ledger_is_shown_with_what_is_to_do(results):
     ]
 
 
+def test_what_could_not_be_calibrated_is_a_question_mark(results):
+    ledger = Ledger([plan(job("one"), job("two"))], results)
+    unknown = Estimate(0.3, 0.0, 5000.0, known=False)
+    for estimates, words, told in (
+        ({"runs/x/one": unknown, "runs/x/two": unknown}, "? with", "2 runs could not be calibrated"),
+        ({"runs/x/one": Estimate(300.0, 2e9, 4e6), "runs/x/two": unknown}, "5 min + ? with", "1 runs could not be"),
+    ):
+        console = Console(file=io.StringIO(), width=200)
+        ledger.show(console, estimates, 1)
+        assert f"about {words}" in console.file.getvalue()
+        assert told in console.file.getvalue()
+
+
 def test_a_study_has_the_runs_of_its_plan(results):
     study = study_of(plan(job("finished"), job("nothing", 1)), results)
     assert [(run.seed, run.status) for run in study.cells[0].runs] == [(0, "finished"), (1, "missing")]

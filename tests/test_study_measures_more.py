@@ -49,6 +49,8 @@ def test_a_column_of_the_clients(tmp_path, more, value):
     files = lambda labels, seed: {"clients.csv": table}  # noqa: E731
     (found,) = read(tmp_path, {"name": "client_column", "column": "score", **more}, files)
     assert found == (Reading(None, "missing") if value is None else Reading(pytest.approx(value)))
+    (absent,) = read(tmp_path / "absent", {"name": "client_column", "column": "absent", **more}, files)
+    assert absent == Reading(None, "missing")
 
 
 def test_the_size_of_prediction_sets_at_a_level(tmp_path):

@@ -215,7 +215,10 @@ def test_a_fault_of_the_program_stays_with_its_cell(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(plans, "compose_config", fail)
-    assert str(error) in settle_job((["scale=laptop"], 0, "results")).problem
+    settled = settle_job((["scale=laptop"], 0, "results"))
+    assert str(error) in settled.problem
+    assert settled.broken == isinstance(error, ZeroDivisionError)  # Hydra raises ValueError for a wrong word
+    assert settled.problem.startswith("Traceback") == settled.broken
 
 
 def test_all_of_a_paper_or_one_experiment_can_be_chosen(small):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import ls2
 import pytest
 import small
-import torch
 from ls2 import close
 
 from fedbench.algorithms.aggregate import Mean, Nova
@@ -154,43 +152,78 @@ def gradient_b(u: float, v: float) -> tuple[float, float]:
     return (e[0] + e[2] + 2 * e[3]) / 4, (e[0] + e[1] - e[2] + e[3]) / 4
 
 
-def scaled_path(gradient, w: tuple[float, float], factor: float, decay: float, steps: int = 5) -> tuple[float, float]:
-    u, v = w
-    for _ in range(steps):
-        du, dv = gradient(u, v)
-        u, v = u - 0.1 * factor * (du + decay * u), v - 0.1 * factor * (dv + decay * v)
-    return u, v
+def multiple_of_one_step(gradient, w: tuple[float, float], factor: float, decay: float = 0.0) -> list[float]:
+    """Where a client is that goes `factor` times the rate, 0.1, against its gradient at w."""
+    return [w[i] - 0.1 * factor * (part + decay * w[i]) for i, part in enumerate(gradient(*w))]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5])
-def test_the_scaled_gradient(decay):
-    """Both clients take five steps along n_k times their gradient; the mean counts a client that stands still."""
-    made = ls2.federation(gsnr(variant="scaled"), rounds=2, client={"weight_decay": decay})
-    before = (1.0, 0.5)
+def test_the_first_gradient(decay):
+    """Each goes E n_k times the rate along its gradient at w; who has n_k = 0 is left out, as with other variants."""
+    made = ls2.federation(gsnr(variant="first"), rounds=3, client={"weight_decay": decay})
+    before, left_out = (1.0, 0.5), []
     for record in made.rounds():
-        ratios = ls2.column(record, "gsnr_ratio")
-        assert ls2.column(record, "steps") == [5, 5]
-        a, b = scaled_path(gradient_a, before, ratios[0], decay), scaled_path(gradient_b, before, ratios[1], decay)
-        close(made.state.w.tolist(), [0.2 * a[i] + 0.8 * b[i] for i in range(2)], tolerance=1e-12)
-        if record.round == 1 and decay == 0:
-            close(ratios, FIRST_RATIOS)
-            assert a == before
+        ratios, weights = ls2.column(record, "gsnr_ratio"), ls2.column(record, "weight")
+        assert ls2.column(record, "steps") == [int(ratio > 0) for ratio in ratios]
+        ends = [
+            multiple_of_one_step(g, before, 5 * n, decay) for g, n in zip((gradient_a, gradient_b), ratios, strict=True)
+        ]
+        close(made.state.w.tolist(), [weights[0] * ends[0][i] + weights[1] * ends[1][i] for i in range(2)], 1e-12)
         before = made.state.w.tolist()
-    assert math.dist(before, (1.0, 0.5)) > 0.1
+        left_out.append(ratios[0] == 0)
+    assert left_out == ([True, False, False] if decay == 0 else [False, False, False])
 
 
-def test_scaled_leaves_alone_what_the_client_keeps():
-    """FedPer's head never leaves the client: n_k, a fact about the shared part, does not scale its gradient."""
-    piece = Gsnr(steps=1, batch=2, samples="full", variant="scaled")
+def test_the_first_gradient_by_hand():
+    """Round 1: A is left out, and B, whose gradient at (1, 0.5) is (1.5, 1.5), goes 5 * 0.845037913994 * 0.1 along."""
+    made = ls2.federation(gsnr(variant="first"), rounds=1)
+    (record,) = made.rounds()
+    close(made.state.w.tolist(), (0.366221564504, -0.133778435495), tolerance=1e-11)
+    close(ls2.column(record, "gsnr_ratio"), FIRST_RATIOS)
+    # Ten gradients for the statistic, and B's eight examples once; two numbers of eight bytes are a model.
+    books = [record.numbers[name] for name in ("gradients", "bytes_down", "bytes_up")]
+    assert books == [10 + 8, 8 * 2 * (2 + 1), 8 * (2 * 2 * 2 + 2)]
+
+
+def test_the_first_gradient_is_that_of_the_first_batch():
+    """B's first batch is its second example, (0, 1) -> 1, alone: gradient (0, -0.5) at (1, 0.5)."""
+    batches = (((0,), (1,)), ((1,), (0,), (2,)))
+    made = ls2.federation(gsnr(variant="first"), rounds=1, client={"batch_size": 1}, batches=batches)
+    (record,) = made.rounds()
+    ratios, weights = ls2.column(record, "gsnr_ratio"), ls2.column(record, "weight")
+    moved = weights[1] * 0.1 * 5 * ratios[1] * 0.5 + weights[0] * 0.0  # A's (1, 0) -> 1 has no gradient
+    close(made.state.w.tolist(), (1.0, 0.5 + moved), tolerance=1e-12)
+    assert ratios[1] > 0
+
+
+def test_control_variates_are_those_of_the_one_step():
+    """c_k is the gradient at w, not E n_k times it."""
+    made = ls2.federation(gsnr(variant="first", variate=ControlVariate()), rounds=1)
+    (record,) = made.rounds()
+    assert ls2.column(record, "steps") == [0, 1]
+    close(made.state.receive(1)[1]["variate"].client["c"].tolist(), (1.5, 1.5))
+
+
+def test_one_step_with_a_ratio_of_one_is_fedavg(monkeypatch):
+    monkeypatch.setattr(Gsnr, "_ratios", lambda self, federation, index, cohort, *more: ([1.0] * len(cohort),) * 2)
+    words = ("algo=fedgsnr", "algo.variant=first", "rounds=2", *small.PLAIN)
+    plain = small.final_digest(small.federation("client.steps=1", "rounds=2", *small.PLAIN))
+    assert small.final_digest(small.federation(*words, "algo.steps=1")) == plain
+    assert small.final_digest(small.federation(*words, "algo.steps=2")) != plain
+
+
+def test_first_leaves_alone_what_the_client_keeps():
+    """FedPer's head never leaves the client, which takes one step: E n_k multiplies what is sent."""
+    piece = Gsnr(steps=3, batch=2, samples="full", variant="first")
     made = ls2.federation(Algorithm(local="head", modifiers={"gsnr": piece}), rounds=1)
     (record,) = made.rounds()
-    ratio = ls2.column(record, "gsnr_ratio")[1]
+    ratios, weights = ls2.column(record, "gsnr_ratio"), ls2.column(record, "weight")
     heads = [made.state.receive(k)[0][1].item() for k in range(2)]
-    close(heads, [0.5 + 0.1, 0.5 - 0.15])  # gradients of v: A -1, B 1.5
-    body = 0.2 * (1 + 0.05 * ls2.column(record, "gsnr_ratio")[0]) + 0.8 * (1 - 0.15 * ratio)
+    steps = [0.1, -0.15]  # gradients of v: A -1, B 1.5; of u: A -0.5, B 1.5
+    close(heads, [0.5 + step * (ratio > 0) for step, ratio in zip(steps, ratios, strict=True)])
+    body = 1 + weights[0] * 3 * 0.05 * ratios[0] - weights[1] * 3 * 0.15 * ratios[1]
     assert made.state.w[0].item() == pytest.approx(body, abs=1e-12)
-    assert ratio != pytest.approx(1.0)
-    assert torch.isfinite(made.state.w).all()
+    assert ratios[1] > 0
 
 
 def test_a_run_without_interpolation_has_the_id_that_it_always_had():

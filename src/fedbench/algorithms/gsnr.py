@@ -1,7 +1,7 @@
 """FedGSNR: local steps in proportion to how well a client's gradient points along the global one.
 
 FedGSNR paper, Theorem 1, Proposition 1 and Algorithm 1; section VIII-B for the redistribution of steps, its
-interpolation with equal steps (figure 10) and the scaled gradient that it is compared with (figure 8).
+interpolation with equal steps (figure 10) and the multiple of one gradient that it is compared with (figure 8).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOST_STEPS = 10**6
 CHOICES = {
     "samples": ("batch", "full"),
-    "variant": ("redistribute", "alg1", "scaled"),
+    "variant": ("redistribute", "alg1", "first"),
     "rounding": ("largest", "round", "floor"),
 }
 
@@ -37,12 +37,13 @@ class Gsnr(Modifier):
     Q_k = |m_k|^2 + sum_j s_kj / B,    Q alike,    n_k = max(0, I_k / Q_k),    r_k = max(0, I_k / sqrt(Q_k Q - I_k^2))
 
     r_k is the client's GSNR. `redistribute` shares N * steps local steps out in proportion to n_k, at least one for
-    each n_k > 0; `alg1` gives steps * n_k to each. A client without steps sits the round out. `scaled` is figure 8's
-    strategy g-hat (Lemma 2): all take the same steps, along n_k times their gradient (and weight decay), so that a
-    client with n_k = 0 stands still but counts in the mean. `interpolation`, the lambda of figure 10, makes the steps
-    (1 - lambda) E_k + lambda * steps: 0 is the allocation above, 1 the same steps for all. B is the size of the
-    statistic's batch (null: the training batch), drawn anew every round; with `samples: full` the statistic takes all
-    of the client's examples and B remains the divisor.
+    each n_k > 0; `alg1` gives steps * n_k to each. A client without steps sits the round out. `first` is figure 8's
+    strategy g-hat (Lemma 2): instead of steps * n_k steps a client takes one, along the gradient of its first training
+    batch at the received model (weight decay and corrections included), and sends steps * n_k times that displacement;
+    n_k = 0 sits the round out. `interpolation`, the lambda of figure 10, makes the steps (1 - lambda) E_k + lambda *
+    steps: 0 is the allocation above, 1 the same steps for all. B is the size of the statistic's batch (null: the
+    training batch), drawn anew every round; with `samples: full` the statistic takes all of the client's examples and B
+    remains the divisor.
     """
 
     order = 70
@@ -64,10 +65,18 @@ class Gsnr(Modifier):
             require(value is None or 1 <= value <= MOST_STEPS, f"{key}.{field}", value, allowed)
         share, name = self.interpolation, f"{key}.interpolation"
         require(0 <= share <= 1, name, share, "a number from 0 to 1 is allowed")
-        allowed = "it mixes numbers of steps, which are equal with variant=scaled; only 0 is allowed"
-        require(self.variant != "scaled" or share == 0, name, share, allowed)
+        allowed = "it mixes numbers of steps, of which variant=first takes one; only 0 is allowed"
+        require(self.variant != "first" or share == 0, name, share, allowed)
         super().bind(scene, key)
         self.training_batch = scene.batch_size
+
+    @property
+    def needs_linear_solver(self) -> bool:
+        return self.variant == "first"
+
+    @property
+    def needs_plain_sgd(self) -> str:
+        return "with variant=first there is one step a round and nothing to sum up" if self.variant == "first" else ""
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         """A run without interpolation is what it was before there was one; null stands for the training batch."""
@@ -89,23 +98,21 @@ class Gsnr(Modifier):
         ratios, scores = self._ratios(federation, index, cohort, divisors, examples)
         taken = self._allocate(ratios)
         if not any(taken):  # every gradient is zero (or every alg1 share rounds to nothing): train as planned
-            taken = [self.steps] * len(cohort)
+            taken = [1 if self.variant == "first" else self.steps] * len(cohort)
         return Allocation(taken, {"gsnr": scores, "gsnr_ratio": ratios, "gsnr_examples": [float(n) for n in examples]})
 
     def _allocate(self, ratios: list[float]) -> list[int]:
-        if self.variant == "scaled":
-            return [self.steps] * len(ratios)
+        if self.variant == "first":
+            return [int(ratio > 0) for ratio in ratios]
         if self.variant == "alg1":
             shares = mixed([self.steps * ratio for ratio in ratios], self.steps, self.interpolation)
             return [math.floor(share + 0.5) for share in shares]
         return allocate(ratios, self.steps, self.rounding, self.interpolation)
 
-    def grad(self, local: Local, memory: Memory) -> None:
-        """`scaled`: n_k times the gradient and the decay that the optimizer adds. Outside a round nothing is known."""
-        factor = local.notes.get("gsnr_ratio", 1.0)
-        if self.variant == "scaled" and factor != 1.0:
-            model, where, decay = local.model, self.where, local.trainer.settings.weight_decay
-            where.write(model.g, where.read(model.g) * factor + where.read(model.w) * ((factor - 1.0) * decay))
+    def update(self, local: Local, memory: Memory) -> None:
+        """`first`: steps * n_k times one step. Outside a round nothing is known, and n_k = 0 here if it is all's."""
+        if self.variant == "first" and "gsnr_ratio" in local.notes:
+            local.update.mul_(self.steps * (local.notes["gsnr_ratio"] or 1.0))
 
     def _ratios(
         self, federation: Federation, index: int, cohort: list[int], divisors: list[int], examples: list[int]

@@ -107,7 +107,7 @@ def _claims(values: Values, published: list[Any]) -> list[Claim]:
     claims = []
     for claim in experiment.claims:
         label = claim.get("measure") or next(iter(values.measures), "")
-        if label in values.measures and "better" in claim:
+        if label in values.measures and ("better" in claim or "below" in claim):
             measure = values.measures[label]
             found = check_claim(claim, values.by_labels(measure), measure.higher_is_better)
             claims.append(_with_lacking_seeds(found, values, measure))

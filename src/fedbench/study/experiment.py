@@ -46,7 +46,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Published:
-    """A number as the paper prints it. `flag`: star = did not converge or not reached, none = a dash, over = more."""
+    """A number as the paper prints it, shown beside the measured one.
+
+    `flag`: star = did not converge or not reached, over = more than that, none = no number to judge by: a dash, or
+    seconds of another machine.
+    """
 
     labels: dict[str, str]
     measure: str
@@ -117,12 +121,13 @@ class Experiment:
         return cells
 
     def changed_by_scale(self, scale: str) -> set[str]:
-        """The keys that a scale sets: in its preset, in general, and for single labels."""
+        """The keys that a scale sets: in its preset, in general, and for single labels that it keeps."""
         if scale == "paper":
             return set()
         reduced = self.scales.get(scale, {})
         lines = [reduced.get("overrides") or ""]
-        lines += [words or "" for labels in reduced.get("extra", {}).values() for words in labels.values()]
+        for axis, words in reduced.get("extra", {}).items():
+            lines += [words[label] or "" for label in self.labels(axis, scale) if label in words]
         return {"rounds", "data.subset", "data.source"} | {_key(word) for line in lines for word in shlex.split(line)}
 
     def replaced(self, labels: dict[str, str], scale: str) -> list[str]:

@@ -127,7 +127,7 @@ def _sections(entries: list[Entry]) -> list[Section]:
 def _claim_counts(entries: list[Entry]) -> dict[str, int]:
     claims: list[Claim] = [claim for entry in entries for claim in entry.claims]
     counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in ("holds", "partly", "fails")}
-    return {**counts, "all": len(claims)}
+    return {**counts, "tested": sum(counts.values()), "all": len(claims)}
 
 
 def _picture_source(picture: Picture) -> str:

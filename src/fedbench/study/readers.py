@@ -17,7 +17,7 @@ from fedbench.study.statistics import entropy, first_reaching
 
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, SafetensorError)  # what a damaged file raises
 MEGABYTE = 1e6
-COSTS = {"rounds_to": "round", "bytes_to": "bytes", "gradients_to": "gradients"}
+COSTS = {"rounds_to": "round", "bytes_to": "bytes", "gradients_to": "gradients", "seconds_to": "seconds"}
 PERCENT = 100.0
 
 
@@ -112,7 +112,10 @@ def _client_column(study: Study, cell: StudyCell, run: StudyRun, parameters: dic
 
     mean, their spread (standard deviation), or entropy: of the values as shares of their sum.
     """
-    table = last_rounds(run.table("clients.csv"), parameters.get("last")).dropna(subset=[parameters["column"]])
+    table = last_rounds(run.table("clients.csv"), parameters.get("last"))
+    if parameters["column"] not in table:
+        return Reading(None, "missing")
+    table = table.dropna(subset=[parameters["column"]])
     if "client" in parameters:
         table = table[table["client"] == parameters["client"]]
     of = {"mean": np.mean, "spread": np.std, "entropy": entropy}[parameters.get("of", "mean")]

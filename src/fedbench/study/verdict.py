@@ -13,7 +13,7 @@ from fedbench.study.model import Claim
 from fedbench.study.statistics import NOISE, plain
 
 ACCURACIES = ("best_accuracy", "final_accuracy", "mean_accuracy_last", "area")
-COSTS = ("rounds_to", "bytes_to", "gradients_to", "speed_up")
+COSTS = ("rounds_to", "bytes_to", "gradients_to", "seconds_to", "speed_up")
 SIGNIFICANT = 0.05
 LISTED = 3  # columns of a claim that are told one by one
 
@@ -142,6 +142,8 @@ def check_claim(
     never reached is infinite, with the sign that is worst: it loses to every number, and says nothing against its
     like. `higher`: a higher value is better. What was not measured is left out, and said so.
     """
+    if "below" in claim:
+        return _check_below(claim, values)
     columns = _columns(claim, values)
     tested = {name: found for name, pairs in columns.items() if (found := [pair for pair in pairs if pair.known])}
     if not tested:
@@ -158,6 +160,26 @@ def check_claim(
     every = sum(len(pairs) for pairs in columns.values())
     missing = every - sum(len(pairs) for pairs in tested.values())
     parts += [f"{missing} of {every} comparisons not measured"] if missing else []
+    return Claim(claim["text"], verdict, "; ".join(parts))
+
+
+def _check_below(claim: Mapping[str, Any], values: Mapping[Iterable[tuple[str, str]], float | None]) -> Claim:
+    """Whether every number that was measured is below the one that the claim names."""
+    where, limit = claim.get("where") or {}, float(claim["below"])
+    wanted = {
+        _title(dict(key)): value
+        for key, value in values.items()
+        if all(dict(key).get(axis) in _listed(labels) for axis, labels in where.items())
+    }
+    known = {title: value for title, value in wanted.items() if value is not None}
+    if not known:
+        return Claim(claim["text"], "untested", "nothing is measured")
+    above = [f"{title} {plain(value)}" for title, value in known.items() if not value < limit]
+    verdict = "holds" if not above else "partly" if len(above) < len(known) else "fails"
+    parts = [f"{len(known) - len(above)} of {len(known)} cells below {limit:g}"]
+    parts += [f"not: {', '.join(above[:LISTED])}{' ...' if len(above) > LISTED else ''}"] if above else []
+    missing = len(wanted) - len(known)
+    parts += [f"{missing} of {len(wanted)} cells not measured"] if missing else []
     return Claim(claim["text"], verdict, "; ".join(parts))
 
 

@@ -9,7 +9,7 @@ from fedbench.study.measures import Measure
 from fedbench.study.statistics import plain
 from fedbench.study.verdict import tolerance_for
 
-REACHED = {"rounds_to": "rounds", "bytes_to": "megabytes", "gradients_to": "gradients"}
+REACHED = {"rounds_to": "rounds", "bytes_to": "megabytes", "gradients_to": "gradients", "seconds_to": "seconds"}
 
 
 def caption(measures: Iterable[Measure], published: list[Published]) -> str:
