@@ -36,7 +36,8 @@ KINDS = ("kill", "killall", "moment", "SIGINT", "SIGTERM", "ENOSPC", "EROFS", "f
 KINDS += DAMAGE
 STATUS = {"SIGINT": {130}, "SIGTERM": {130}, "kill": {-9, 1}, "killall": {-9}, "moment": {-9}}  # of all others, 1
 IN_TIME = set(KINDS) - {"moment", "SIGINT", "SIGTERM"}  # these may find the run finished, or in its last round
-# No fault was planted: the method makes no sense on this model, or the run had ended before its moment came.
+# No fault was planted: the method makes no sense on this model, or the run had ended before its moment came, as of a
+# worker that trains nobody.
 REFUSED, TOO_LATE = "refused", "too late"
 
 
@@ -76,7 +77,7 @@ def draw(seed: int, number: int, workers: list[int]) -> Case:
         fault |= {"kind": "killall", "place": "final", "call": 1, "rank": 0, "damage": kind}
     elif kind != "moment":
         rank = chance.randrange(before)
-        place = chance.choice(EVERY_RANK if rank or kind == "hang" else EVERY_RANK + LEADER)
+        place = chance.choice(EVERY_RANK if rank else EVERY_RANK + LEADER)
         call = 1 if place in ONCE else chance.randint(1, 4 if place != "checkpoint-tensors" else 2)
         fault |= {"place": place, "call": call, "rank": rank}
     method, data = chance.choice(helper.WORDS), chance.choice(list(DATA))
@@ -99,12 +100,14 @@ def problem(case: Case) -> str:
     if whole.status != 0:
         return REFUSED if whole.status == 2 else f"without a fault it ends with status {whole.status}: {whole.err}"
     setting = (*case.words, "results=broken")
-    started = helper.start(case.fault, *setting, f"runtime.workers={case.before}")
+    struck = Path("struck").absolute()
+    started = helper.start({**case.fault, "marker": str(struck)}, *setting, f"runtime.workers={case.before}")
     if case.fault["kind"] == "moment":
         time.sleep(case.delay)
         started.kill()
     broken = started.end()
-    if case.kind not in IN_TIME and broken.status == 0:
+    in_time = struck.exists() if "place" in case.fault else case.kind in IN_TIME
+    if broken.status == 0 and not (in_time and case.kind in IN_TIME):
         return TOO_LATE
     how = case.fault.get("damage")
     if broken.status not in STATUS.get(case.fault["kind"], {1}):
@@ -137,17 +140,27 @@ def survive(case: Case) -> str:
             os.chdir("/")
 
 
+def too_few(tried: int, late: int, at_least: int) -> str:
+    """Why the faults that were tried prove nothing, or nothing: a soak that did not happen is not a success."""
+    if tried < at_least:
+        return f"only {tried} faults were tried, {at_least} at least are asked for (--at-least)"
+    if late >= tried:
+        return f"{late} faults came too late, {tried} in time: more than half must be in time"
+    return ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int, help="how many faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", default="1,2,3", help="numbers of workers to draw from")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no fault after that time")
+    parser.add_argument("--at-least", type=int, default=1, help="fail when fewer faults were tried")
     parser.add_argument("--only", type=int, help="only the fault of this number")
     options = parser.parse_args()
     torch.set_num_threads(1)  # runs are forked from here: no thread pool
     workers = [int(word) for word in options.workers.split(",")]
-    tried, survived, failed, began = Counter(), Counter(), [], time.monotonic()
+    tried, survived, failed, late, began = Counter(), Counter(), [], 0, time.monotonic()
     for number in [options.only] if options.only is not None else range(options.count):
         if time.monotonic() - began > 60 * options.minutes:
             break
@@ -156,6 +169,7 @@ def main() -> int:
         nothing = found in (REFUSED, TOO_LATE)
         verdict = found if nothing else "LOST" if found else "survived"
         print(f"{number:4d} {verdict:8s} {case}  {time.monotonic() - started:.1f} s", flush=True)
+        late += found == TOO_LATE
         if nothing:
             continue
         tried[case.kind] += 1
@@ -169,7 +183,10 @@ def main() -> int:
     print(f"survived {sum(survived.values())} of {sum(tried.values())} faults, {time.monotonic() - began:.0f} s")
     for number in failed:
         print(f"again: scripts/chaos.py 1 --seed {options.seed} --workers {options.workers} --only {number}")
-    return 1 if failed else 0
+    objection = too_few(sum(tried.values()), late, max(options.at_least, 1))
+    if objection:
+        print(objection)
+    return 1 if failed or objection else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,7 @@ def write_all(folder: Path) -> None:
     write_presets(folder)
     write_weights(folder)
     (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe")
     (folder / "text.txt").write_text("hello")
 
 
@@ -48,6 +51,7 @@ def write_arrays(folder: Path) -> None:
         "negative": {"y_train": y - 1},
         "identifiers": {"y_train": y + 10**6},
         "fractions": {"y_train": y / 2},
+        "strangers": {"y_test": y + 5},
         "objects": {"x_train": np.array([Bomb()] * 60)},
     }
     for name, change in changes.items():
@@ -56,6 +60,9 @@ def write_arrays(folder: Path) -> None:
     content = (folder / "good.npz").read_bytes()
     (folder / "cut.npz").write_bytes(content[: len(content) // 2])
     (folder / "spoilt.npz").write_bytes(content[:300] + b"spoilt" + content[306:])
+    with zipfile.ZipFile(folder / "raw.npz", "w") as archive:
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            archive.writestr(f"{name}.npy", b"no array")
     (folder / "text.npz").write_text("x_train")
     (folder / "pickle.npz").write_bytes(pickle.dumps(Bomb()))
 
@@ -77,12 +84,29 @@ def write_splits(folder: Path) -> None:
 
 
 def write_presets(folder: Path) -> None:
-    for name, content in {
-        "experiment": "# @package _global_\nclient: {local_epochs: 3}\n",
-        "algo": "defaults: [fedprox]\nmuu: 3\n",
-    }.items():
-        (folder / "own" / name).mkdir(parents=True)
-        (folder / "own" / name / "old.yaml").write_text(content)
+    experiments = {
+        "old": "client: {local_epochs: 3}",
+        "callback": "hydra: {callbacks: {x: {_target_: os.mkdir, path: PWNED}}}",
+        "handler": "hydra: {job_logging: {handlers: {x: {(): os.mkdir, path: PWNED}}}}",
+        "nul_results": 'results: "a\\0b"',
+        "nul_weights": 'model: {weights: "a\\0b"}',
+        "syntax": "rounds: [1",
+        "twice": "rounds: 1\nrounds: 2",
+        "tag": "rounds: !!python/object/apply:os.mkdir [PWNED]",
+        "control": "results: a\x01b",
+        "latin": "results: \xe4",
+    }
+    presets = {
+        **{f"experiment/{name}": f"# @package _global_\n{content}\n" for name, content in experiments.items()},
+        "algo/old": "defaults: [fedprox]\nmuu: 3\n",
+        "algo/mine": "defaults: [fedprox]\nmu: 3\n",
+        "data/lie": "defaults: [digits]\nname: mnist\n",
+        "data/escape": "defaults: [mnist]\nname: ../x\n",
+    }
+    for name, content in presets.items():
+        file = folder / "own" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode("latin-1"))
 
 
 def write_weights(folder: Path) -> None:

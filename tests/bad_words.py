@@ -12,6 +12,7 @@ CHOICES = {
     "modifier=[ecgr,ecgr]": "modifier=[ecgr,ecgr]: ecgr is named twice",
     "modifier=[3]": "modifier=[3]: a list of names is allowed",
     "modifier=[[ecgr]]": "modifier=[[ecgr]]: a list of names is allowed",
+    "~modifier": "~modifier: it cannot be deleted; modifier=[] is allowed",
     "modifier=ecgr,pgvc": "modifier=ecgr,pgvc: several values are a sweep",
     "--foo": "unrecognized arguments: --foo",
     "--config-name nope": "nope",
@@ -37,8 +38,36 @@ KEYS = {
     "~nothing": "unknown key 'nothing'",
     "data._target_=os.system": "data._target_=os.system: the name of a class is allowed",
     "model._target_=subprocess.Popen": "model._target_=subprocess.Popen: a dataclass with the method network",
+    "data._target_=3": "data._target_=3: it is needed; choose one of conf/data",
+    "data._target_=null": "data._target_=None: it is needed",
+    "algo.aggregate._target_=3": "algo.aggregate._target_=3: the name of a class is allowed",
+    "rounds=${rounds}": "rounds=${rounds}: it refers to itself; the name of another key is allowed",
+    "rounds=${eval:1}": "rounds=${eval:1}: there is no function eval",
+    "rounds=${nope}": "rounds=${nope}: Interpolation key 'nope' not found; the name of another key is allowed",
     "eval=[1]": "eval=[1]: it is a section with keys of its own, such as eval.every",
     "server=null": "server=None: it is a section with keys of its own",
+}
+
+# What Hydra would do by itself: run code, write files, read the environment. (PWNED must not appear.)
+HYDRA = {
+    "hydra.run.dir=x": "hydra.run.dir=x: only . is allowed",
+    "hydra.output_subdir=.hydra": "hydra.output_subdir=.hydra: only null is allowed",
+    "hydra/job_logging=default": "hydra/job_logging=default: only disabled is allowed",
+    "--hydra-help hydra/hydra_logging=default": "--hydra-help logger=none: no words are allowed with it",
+    "hydra/hydra_logging=default": "hydra/hydra_logging=default: only disabled is allowed",
+    "+hydra.job.env_set.PATH=x": "hydra.job.env_set={'PATH': 'x'}: only {} is allowed",
+    "+hydra.callbacks.x._target_=os.mkdir +hydra.callbacks.x.path=PWNED": "hydra.callbacks={'x': {'_target_': 'os",
+    "hydra.callbacks=${study}": "hydra.callbacks=${study}: only {} is allowed",
+    "--config-dir FILES/own experiment=callback": "hydra.callbacks={'x': {'_target_': 'os.mkdir', 'path': 'PWNED'}}",
+    "--config-dir FILES/own experiment=handler": "hydra/job_logging=disabled: only disabled is allowed, with nothing",
+    "--config-dir FILES/own experiment=callback -m seed=0,1": "hydra.callbacks={'x': {'_target_': 'os.mkdir'",
+    "-m hydra.sweep.subdir=x": "hydra.sweep.subdir=x: only . is allowed",
+    "-m hydra.sweeper._target_=os.mkdir": "hydra.sweeper._target_=os.mkdir: the name of an installed sweeper is",
+    "-m hydra.launcher._target_=x.y": "hydra.launcher._target_=x.y: the name of an installed launcher is allowed",
+    "-m hydra.launcher._target_=hydra_plugins.x.y": "hydra.launcher._target_=hydra_plugins.x.y: the name of an",
+    "rounds=${oc.env:HOME}": "rounds=${oc.env:HOME}: a variable of the environment may be a secret",
+    "-m results=${oc.env:HOME}": "results=${oc.env:HOME}: a variable of the environment may be a secret",
+    "algo.name=${oc.env:HOME}": "algo.name=${oc.env:HOME}: a variable of the environment may be a secret",
 }
 
 VALUES = {
@@ -69,7 +98,24 @@ VALUES = {
     "model=lstm": "model=lstm: needs pairs of sentences",
     "data.classes=9": "data.classes=9: digits has 10",
     "data.shape=[4,4,4]": "data.shape=[4, 4, 4]: digits has [8, 8, 1]",
-    "data.name=../x": "data.name=../x: the name of a folder in the data root",
+    "data.name=mnist": "data.name=mnist: data=digits is digits; only digits is allowed",
+    "data=mnist scale=smoke data.name=fmnist": "data.name=fmnist: data=mnist is mnist; only mnist is allowed",
+    "data.train_size=-1": "data.train_size=-1: at least 1",
+    "data=mnist scale=smoke data.std=[0]": "data.std=[0.0]: needs numbers above 0",
+    "data=mnist scale=smoke data.mean=[0,0]": "data.mean=[0.0, 0.0]: needs 1 finite numbers, one a channel, or null",
+    "data=mnist scale=smoke data.shape=[]": "data.shape=[]: needs height, width and channels",
+    "data=qqp scale=smoke data.classes=1": "data.classes=1: pairs mean the same or not: only 2 is allowed",
+    "data=qqp scale=smoke data.classes=0": "data.classes=0: pairs mean the same or not: only 2 is allowed",
+    "data=qqp scale=smoke data.classes=-1": "data.classes=-1: pairs mean the same or not: only 2 is allowed",
+    "data=qqp scale=smoke data.train_size=0": "data.train_size=0: at least 1",
+    "data=mnist scale=smoke model=resnet18 model.image_size=1000000000": "null or 8 to 4096 pixels are allowed",
+    "data=mnist scale=smoke model=vit_b32 model.image_size=32000000": "a multiple of 32, at most 4096, is allowed",
+    "modifier=[ecgr] client.steps=1000000000000": "client.steps=1000000000000: ecgr keeps all of 1000000000000 local",
+    "modifier=[ecgr] client.epochs=1000000000000": "client.epochs=1000000000000: ecgr keeps all of",
+    "algo=fedecgr algo.memory=1000000000 client.steps=1000000000000": "local steps; the memory of this machine can",
+    "algo=feddyn algo.alpha=1e-45": "algo.alpha=1e-45: a number from 1e-30 to 1e38 is allowed",
+    "algo=fedlc algo.tau=1e308": "algo.tau=1e+308: a number from 0 to 1e30 is allowed",
+    "algo=moon algo.temperature=1e-40": "algo.temperature=1e-40: a number from 1e-30 to 1e30 is allowed",
     "data.augment=null": "data.augment=None: a value is needed",
     "data.augment=[flop]": "data.augment=['flop']: a list of crop and flip",
     "data.mean=[0.5]": "data.mean=[0.5]: must be null",
@@ -108,6 +154,23 @@ ARRAYS = {
     "text": "it holds Python objects or is no such file",
     "cut": "not a readable .npz file",
     "spoilt": "not a readable .npz file (Bad CRC-32",
+    "raw": "x_train is no array (.npy); needs x_train, y_train, x_test, y_test",
+}
+# Readable presets in whose values something is wrong, and presets that no YAML reader takes.
+PRESETS = {
+    "experiment=old": "unknown key 'client.local_epochs': did you mean 'epochs'?",  # of an older version
+    "algo=old": "unknown key 'algo.muu': did you mean 'mu'?",
+    "algo=mien": "algo=mien: did you mean 'mine'?",
+    "data=lie": "data.name=mnist: these are the embedded digits; only digits is allowed",
+    "data=escape": "data.name=../x: the name of a folder in the data root",
+    "experiment=nul_results": "results=a\\x00b: text without a NUL character is allowed",
+    "experiment=nul_results -m seed=0,1": "results=a\\x00b: a folder that can be written is allowed",
+    "experiment=nul_weights": "model.weights=a\\x00b: text without a NUL character is allowed",
+    "experiment=syntax": "experiment/syntax.yaml, line 3: a YAML file in UTF-8 is allowed (expected ',' or ']'",
+    "experiment=twice": "experiment/twice.yaml, line 3: a YAML file in UTF-8 is allowed (found duplicate key rounds)",
+    "experiment=tag": "experiment/tag.yaml, line 2: a YAML file in UTF-8 is allowed (could not determine a constructor",
+    "experiment=control": "experiment/control.yaml: a YAML file in UTF-8 is allowed (unacceptable character #x0001",
+    "experiment=latin": "experiment/latin.yaml: a YAML file in UTF-8 is allowed ('utf-8' codec can't decode",
 }
 SPLITS = {
     "repeated": "index 1 is in client 0 and again in client 1",
@@ -140,9 +203,27 @@ FILES = {
     "data=mnist data.root=/nowhere": "data=mnist: not in /nowhere/mnist; `fedbench-data mnist --root /nowhere",
     "data=mnist data.root=FILES/text.txt": "text.txt: it is a file; a folder is allowed",
     "results=FILES/text.txt": "text.txt: a folder that can be written is allowed",
-    # Somebody's own presets, written for an older version.
-    "--config-dir FILES/own experiment=old": "unknown key 'client.local_epochs': did you mean 'epochs'?",
-    "--config-dir FILES/own algo=old": "unknown key 'algo.muu': did you mean 'mu'?",
+    **{f"--config-dir FILES/own {words}": told for words, told in PRESETS.items()},
+    # What would be waited for, or read without end.
+    "data=npz data.path=FILES/pipe": "pipe: neither a pipe nor a device; an ordinary file is allowed",
+    "data=npz data.path=/dev/zero": "data.path=/dev/zero: neither a pipe nor a device",
+    "partition=file partition.path=FILES/pipe": "neither a pipe nor a device",
+    "partition=file partition.path=/dev/zero": "partition.path=/dev/zero: neither a pipe nor a device",
+    "model.weights=FILES/pipe": "neither a pipe nor a device",
+    "model.weights=/dev/zero": "model.weights=/dev/zero: neither a pipe nor a device",
+    "data=mnist scale=smoke model=resnet18_pretrained model.weights=/dev/zero": "neither a pipe nor a device",
+    # Clients' own models are scored on their own classes, which this test set has not.
+    **{
+        f"data=npz data.path=FILES/strangers.npz {words}": "algo.scoring=per_client: no client has a class of the test"
+        for words in (
+            "algo=fedper",
+            "algo=fedrep",
+            "algo=pfedsim",
+            "algo=local algo.scoring=per_client",
+            "algo=fedper runtime.workers=2",
+            "algo=fedper attack=label_shift attack.shift=2",
+        )
+    },
 }
 
 SWEEPS = {  # each has one job, so that one line is told
@@ -155,4 +236,4 @@ SWEEPS = {  # each has one job, so that one line is told
     "-m seed=0,1 algo=fedavg,fedav": "algo=fedav: did you mean 'fedavg'?",
 }
 
-TABLE = {**CHOICES, **KEYS, **VALUES, **FILES, **SWEEPS}
+TABLE = {**CHOICES, **KEYS, **HYDRA, **VALUES, **FILES, **SWEEPS}

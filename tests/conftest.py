@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -38,9 +39,11 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fedbench(tmp_path, monkeypatch, capfd, data_root):
     """Call `fedbench ...` in this process; results go to a temporary folder."""
     from fedbench import main as program
+    from fedbench import tracking
 
     monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tracking, "unreachable", mmap.mmap(-1, 1))  # what another test found out
 
     def call(*arguments: str, quiet: bool = True) -> Outcome:
         words = ["fedbench", *(["logger=none"] if quiet else []), *arguments]

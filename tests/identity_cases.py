@@ -81,7 +81,6 @@ SCALARS = {
     "algo.weights": "uniform",
     "algo.local": "head",
     "algo.pooled": True,
-    "data.name": "fmnist",
     "data.source": "real",
     "data.subset": 50,
     "data.augment": ["flip"],
@@ -186,6 +185,9 @@ SOMETIMES = [
     ("algo=fedpgvc", "algo.eq16_literal", True, "server.lr=0.5"),
     ("algo=fedncv", "algo.beta", 0.9, "algo.variant=beta"),
     ("algo=fedncv", "algo.normalise", False, "algo.variant=beta"),
+    ("algo=fedgsnr", "client.epochs", 3, "partition.local_test=0.2"),  # clients' own tests train by these
+    ("algo=fedgsnr", "client.steps", 2, "partition.local_test=0.2"),
+    ("modifier=[gsnr]", "client.epochs", 3, "partition.local_test=0.2"),
     ("", "partition.min_samples", 15, "partition.alpha=0.05"),
     ("partition=file partition.path=SPLIT", "partition.clients", 3, ""),
 ]
@@ -195,7 +197,8 @@ LARGE = {
     "model=vgg16 data=cifar10": {"model.batch_norm": True},
 }
 # `model.pretrained` needs torchvision's file: test_model_pretrained.py. ViT's image size is the ResNet's setting.
-ELSEWHERE = ("model.pretrained",)
+# `data.name` can only be the dataset's own: bad_words.py.
+ELSEWHERE = ("model.pretrained", "data.name")
 
 # Two ways to say the same: (words that choose, key, value) has the id and the numbers of the words alone.
 ALIKE = [
@@ -210,10 +213,19 @@ ALIKE = [
     ("", "client.lr_decay.every", 2),
     ("client.lr_decay.factor=0.5 client.lr_decay.every=2", "client.lr_decay.first", 2),
     ("client.steps=2", "client.epochs", 3),
+    ("data.augment=[crop,flip]", "data.augment", ["flip", "crop"]),
+    ("attack=label_shift attack.clients=[0,1]", "attack.clients", [1, 0]),
+    ("attack=random_input attack.clients=[0,1]", "attack.clients", [1, 0]),
+    ("algo=local", "server.lr", 0.5),
+    ("", "client.weight_decay", -0.0),
+    ("", "client.momentum", -0.0),
 ]
 
 # The same numbers under two ids: telling that would change the ids of runs that exist.
-FINER_THAN_NEEDED = [("client.batch_size=full", "client.batch_size", 1000)]
+FINER_THAN_NEEDED = [
+    ("client.batch_size=full", "client.batch_size", 1000),
+    ("attack=label_shift", "attack.shift", 15),  # of 10 classes, as 5; the summary tells the number as it was given
+]
 
 # Ids of plain configurations on the embedded digits, as they have been since version 0.1.
 PINNED = {

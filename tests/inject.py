@@ -11,10 +11,12 @@ import errno
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -40,11 +42,13 @@ PLACES = {  # where a fault can be planted: owner and name of a function
     "final-summary": (Recorder, "_results"),
     "cleaning": (program, "clean"),
 }
-ERRORS = {name: getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EIO")}
+ERRORS = {name: getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EIO", "ENOMEM", "EMFILE")}
 
 
 def strike(fault: dict) -> None:
     kind = fault["kind"]
+    if fault.get("marker"):  # a file that says that it happened
+        Path(fault["marker"]).touch()
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "killall":
@@ -53,6 +57,8 @@ def strike(fault: dict) -> None:
         os.kill(os.getppid() if dist.is_initialized() else os.getpid(), signal.Signals[kind])
     elif kind == "hang":
         time.sleep(1000)
+    elif kind == "remove":
+        shutil.rmtree("broken")
     elif kind == "memory":
         raise MemoryError
     elif kind in ERRORS:
@@ -105,6 +111,13 @@ def prepare(fault: dict) -> None:
     reporting.save_picture = lambda *_: None  # the partition's picture takes longer than the whole run
     if fault.get("file_size"):
         limit_file_size(fault["file_size"])
+    if fault.get("open_files"):  # the limit, and how far the process may raise it
+        resource.setrlimit(resource.RLIMIT_NOFILE, tuple(fault["open_files"]))
+    if fault.get("closed"):
+        os.close(1)
+        sys.stdout = None
+    if fault.get("encoding"):
+        sys.stdout = open(1, "w", encoding=fault["encoding"], closefd=False)  # noqa: SIM115
     if fault.get("obedient"):
         obey_permissions()
     if fault.get("place"):

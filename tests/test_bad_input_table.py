@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
 
 import bad_files
@@ -34,6 +37,52 @@ def test_one_line_status_2_and_nothing_written(fedbench, files, words):
     assert run.out == ""
     assert list(Path().iterdir()) == []
     assert sorted(files.rglob("*")) == before
+
+
+def test_signs_that_begin_a_line_are_spelled_out(fedbench):
+    """A value is told as it is, but on one line, and it cannot paint the terminal."""
+    for value, told in (("a\nb", r"a\nb"), ("a\x1b[1mb", r"a\x1b[1mb"), ("a\rb\x85c\u2028", r"a\rb\x85c\u2028")):
+        run = fedbench(*QUICK, f"model.weights='{value}'")
+        assert (run.status, run.err) == (2, f"fedbench: model.weights={told}: no such file or directory\n")
+
+
+def test_a_rank_without_torchrun_speaks(fedbench, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert fedbench("rounds=-1").err == "fedbench: rounds=-1: an integer of at least 1 is allowed\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, "MASTER_PORT=: torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; a number is allowed here"),
+        ({"MASTER_PORT": "29500", "RANK": "x"}, "RANK=x: torchrun sets"),
+        ({"MASTER_PORT": "29500", "RANK": "2"}, "RANK=2: a number below WORLD_SIZE, 2, is allowed"),
+    ],
+)
+def test_half_of_torchruns_environment(fedbench, monkeypatch, more, told):
+    for key, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", **more}.items():
+        monkeypatch.setenv(key, value)
+    run = fedbench(*QUICK)
+    assert run.status == 2
+    assert run.err.startswith(f"fedbench: environment: {told}")
+    assert run.err.count("\n") == 1
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EROFS])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_file_system_without_locks(fedbench, monkeypatch, number, there):
+    def refuse(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    if there:
+        Path("results").mkdir()
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    run = fedbench(*QUICK)
+    kind = "that can be written" if number == errno.EROFS else r"on a file system with locks (flock)"
+    told = f"fedbench: results=results: a folder {kind} is allowed ({os.strerror(number)})\n"
+    assert (run.status, run.err) == (2, told)
+    assert [str(place) for place in Path().rglob("*")] == ["results"] * there
 
 
 def test_a_sweep_of_bad_jobs_tells_each_and_leaves_nothing(fedbench):

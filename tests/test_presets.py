@@ -61,6 +61,17 @@ def test_a_dataset_picks_its_model_and_yields_to_the_command_line(data, model):
     assert small.config("model=linear", f"data={data}").names["model"] == "linear"
 
 
+def test_a_dataset_of_ones_own_builds_on_a_named_one(fedbench):
+    folder = Path("own") / "data"
+    folder.mkdir(parents=True)
+    (folder / "few.yaml").write_text("defaults: [digits]\nsubset: 100\n")
+    run = fedbench(*QUICK, "--config-dir", "own", "data=few")
+    assert run.status == 0, run.err
+    assert "data: digits (real; subset of 100 training examples)" in run.out
+    assert run.folder.parent.name.startswith("few-mlp-")
+    assert fedbench(*QUICK, "data.subset=100").folder.name == run.folder.name
+
+
 def test_presets_of_ones_own_lie_in_a_folder_of_ones_own(fedbench):
     """Options may stand anywhere among the words, and a file that builds on a named method is named in the label."""
     folder = Path("own") / "algo"

@@ -1,9 +1,10 @@
-"""The scripts behind `make bench` and `make reproduce-tables` do what they say, on tiny sizes."""
+"""The scripts behind `make bench`, `make chaos` and `make reproduce-tables` do what they say, on tiny sizes."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
 import signal
 import sys
 from pathlib import Path
@@ -59,6 +60,34 @@ def test_the_bench_knows_every_method_that_has_a_limit(monkeypatch, capfd):
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) == len(methods.LIMITS)
     assert [("TOO SLOW" in line) for line in lines] == ["fedprox" in line for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "status", "line"),
+    [
+        ("4", [""], 0, "survived 4 of 4 faults"),
+        ("0", [""], 1, "only 0 faults were tried, 1 at least are asked for"),
+        ("4 --minutes 0", [""], 1, "only 0 faults were tried"),
+        ("4 --at-least 5", [""], 1, "only 4 faults were tried, 5 at least"),
+        ("4 --at-least 0", ["refused"], 1, "only 0 faults were tried, 1 at least"),
+        ("4", ["too late", ""], 1, "2 faults came too late, 2 in time"),
+        ("4", ["too late", "", "", ""], 0, "survived 3 of 3 faults"),
+        ("4", ["", "it hangs"], 1, "survived 2 of 4 faults"),
+    ],
+)
+def test_a_soak_that_did_not_happen_is_not_a_success(monkeypatch, capfd, words, found, status, line):
+    chaos, verdicts = load("chaos", monkeypatch), itertools.cycle(found)
+    monkeypatch.setattr(chaos, "survive", lambda case: next(verdicts))
+    monkeypatch.setattr(sys, "argv", ["chaos.py", *words.split()])
+    assert chaos.main() == status
+    assert line in capfd.readouterr().out
+
+
+def test_the_soak_hangs_the_leader_where_only_the_leader_writes(monkeypatch):
+    chaos = load("chaos", monkeypatch)
+    drawn = [chaos.draw(0, number, [1, 2, 3]) for number in range(13 * 400)]
+    hangs = {case.fault["place"] for case in drawn if case.kind == "hang" and case.fault["rank"] == 0}
+    assert hangs == {*chaos.EVERY_RANK, *chaos.LEADER}
 
 
 def test_reproducing_a_table_runs_what_is_missing_and_renders_it(monkeypatch, tmp_path, data_root, capfd):

@@ -16,6 +16,7 @@ from pathlib import Path
 import bad_files
 import numpy as np
 import pytest
+import study_small
 
 from fedbench.data.original import open_original
 
@@ -52,25 +53,32 @@ def test_no_file_is_read_in_a_way_that_runs_code(file):
             assert keyword(call, "weights_only") == "True", told
         if name in ("np.load", "numpy.load"):
             assert keyword(call, "allow_pickle") in (None, "False"), told
+            assert len(call.args) < 3, f"{told}: the third one is allow_pickle"
         if name.startswith("pickle."):
             assert any(str(file).endswith(allowed) for allowed in PICKLES), told
             assert name in ("pickle.dumps", "pickle.loads"), told
         if name in ("yaml.load", "yaml.load_all"):
             assert "SafeLoader" in ast.unparse(call), told
-        assert name not in (
-            "yaml.unsafe_load",
-            "yaml.full_load",
-            "eval",
-            "exec",
-            "os.system",
-            "shutil.unpack_archive",
-        ), told
+        assert name not in NEVER, told
         assert not name.endswith((".extractall", ".extract")), told
         assert keyword(call, "shell") in (None, "False"), told
 
 
-def test_the_check_of_the_sources_can_fail(tmp_path):
-    (tmp_path / "bad.py").write_text("import torch\ntorch.load('x')\n")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.load('x')",
+        "np.load('x', None, True)",
+        "np.load('x', allow_pickle=True)",
+        "pickle.loads(b'x')",
+        "yaml.load('x', yaml.Loader)",
+        "archive.extractall()",
+        "subprocess.run('x', shell=True)",
+        *(f"{name}('x')" for name in NEVER),
+    ],
+)
+def test_the_check_of_the_sources_can_fail(tmp_path, line):
+    (tmp_path / "bad.py").write_text(f"{line}\n")
     with pytest.raises(AssertionError):
         test_no_file_is_read_in_a_way_that_runs_code(tmp_path / "bad.py")
 
@@ -144,7 +152,9 @@ def test_a_hostile_archive_is_one_line(fedbench_data, make, name, tmp_path):
     assert not (tmp_path / "root" / name / "train.npz").exists()
 
 
-def test_no_secret_is_written_or_printed(fedbench, tmp_path, monkeypatch):
+@pytest.fixture
+def planted(tmp_path, monkeypatch) -> list[bytes]:
+    """Secrets in the environment and in a netrc file."""
     home = tmp_path / "home"
     home.mkdir()
     (home / ".netrc").write_text(f"machine api.wandb.ai login user password {PASSWORD}\n")
@@ -154,14 +164,77 @@ def test_no_secret_is_written_or_printed(fedbench, tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
+    return [secret.encode() for secret in (*SECRETS.values(), PASSWORD)]
+
+
+def telling(folder: Path, output: str, secrets: list[bytes]) -> list[str]:
+    """The files of a folder in which one of the secrets stands, and the output if it does there."""
+    texts = {"output": output.encode()}
+    texts |= {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != ".netrc"}
+    assert len(texts) > 10
+    return [name for name, text in texts.items() if any(secret in text for secret in secrets)]
+
+
+def test_no_secret_is_written_or_printed(fedbench, tmp_path, planted):
     run = fedbench(*QUICK, "logger.mode=offline", quiet=False)
     assert run.status == 0, run.err
     assert list(run.folder.glob("wandb/offline-run-*/*.wandb"))
-    secrets = [secret.encode() for secret in (*SECRETS.values(), PASSWORD)]
-    texts = {"output": (run.out + run.err).encode()}
-    texts |= {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file() and file.name != ".netrc"}
-    assert len(texts) > 10
-    assert [name for name, text in texts.items() if any(secret in text for secret in secrets)] == []
+    assert telling(tmp_path, run.out + run.err, planted) == []
+    assert telling(tmp_path, "MY_SERVICE_TOKEN=token-that-nobody-may-see", planted) == ["output"]  # it would be noticed
+
+
+def test_no_secret_is_in_the_report(tmp_path, planted, monkeypatch, capfd):
+    """Of a study that is planned, run and rendered, with runs that cannot be run, whose reasons it tells."""
+    monkeypatch.chdir(tmp_path)
+    study_small.use(study_small.write_configuration(tmp_path / "conf", mixed=study_small.MIXED), monkeypatch)
+    for name in ("small/table1", "small/mixed"):
+        study_small.reproduce("--only", name, "--scale", "smoke", "--results", "results", "--jobs", "1")
+    pages = [page.read_text() for page in tmp_path.rglob("*.html")]
+    assert any("FedProx is better" in page for page in pages)
+    captured = capfd.readouterr()
+    assert telling(tmp_path, captured.out + captured.err, planted) == []
+
+
+def test_the_environment_is_in_no_setting(fedbench, tmp_path, planted):
+    """Not by way of other functions either, nor from a preset."""
+    folder = tmp_path / "own" / "experiment"
+    folder.mkdir(parents=True)
+    plain, decoded = "${oc.env:MY_SERVICE_TOKEN}", "${oc.decode:${oc.env:MY_SERVICE_TOKEN}}"
+    for number, value in enumerate((plain, decoded, "${oc.${study.name}:MY_SERVICE_TOKEN}")):
+        content = f"# @package _global_\nalgo: {{name: '{value}'}}\nstudy: {{name: env}}\n"
+        (folder / f"tell{number}.yaml").write_text(content)
+        run = fedbench(*QUICK, "--config-dir", "own", f"experiment=tell{number}")
+        assert run.status == 2
+        assert run.err.startswith(f"fedbench: algo.name={value}: a variable of the environment may be a secret")
+        assert "token-that-nobody-may-see" not in run.out + run.err
+        assert run.err.count("\n") == 1
+        assert not Path("results").exists()
+
+
+def test_hydras_own_help_is_still_there(start_fedbench):
+    out, err = start_fedbench("--hydra-help").communicate(timeout=60)
+    assert "--config-dir" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("option", ["--help", "--cfg=job"])
+def test_what_only_shows_settings_still_does(fedbench, option):
+    run = fedbench(option, quiet=False)
+    assert (run.status, run.err) == (0, "")
+    assert run.out
+    assert list(Path().iterdir()) == []
+
+
+def test_hydra_calls_nothing_inside_of_a_launchers_settings():
+    from hydra.plugins.launcher import Launcher
+
+    from fedbench.errors import BadInput
+    from fedbench.guard import _basic, _check_plugin
+
+    settings = {"_target_": _basic(Launcher), "queue": "short"}
+    _check_plugin("hydra.launcher", settings, Launcher)
+    with pytest.raises(BadInput, match=r"hydra\.launcher: _target_=os\.mkdir: none is allowed inside"):
+        _check_plugin("hydra.launcher", {**settings, "setup": [{"a": {"_target_": "os.mkdir"}}]}, Launcher)
 
 
 def test_a_wrong_key_is_not_told_and_does_not_end_the_run(fedbench, tmp_path, monkeypatch):

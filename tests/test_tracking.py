@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
 import struct
 from pathlib import Path
 
 import pytest
 
+from fedbench import tracking
 from fedbench.tracking import Wandb, has_credentials
 
 QUICK = ("rounds=3", "client.epochs=1", "partition.clients=4", "runtime.workers=2")
+KEY = "0123456789abcdef0123456789abcdef01234567"
 BLOCK = 32768  # the file is a LevelDB log: blocks of records, each with checksum, length and type
 
 
@@ -84,6 +87,38 @@ def test_logging_does_not_change_the_numbers_and_none_writes_nothing(fedbench):
     assert not (silent.folder / "wandb").exists()
 
 
+@pytest.fixture
+def closed_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_without_a_network_a_sweep_waits_once_and_logs_offline(fedbench, monkeypatch, tmp_path, closed_port, workers):
+    monkeypatch.setattr(tracking, "INIT_SECONDS", 3)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://user:hidden-password@127.0.0.1:{closed_port}")
+    run = fedbench("-m", *QUICK, f"runtime.workers={workers}", "seed=0,1", quiet=False)
+    assert run.status == 0, run.err
+    assert run.out.count("W&B") == 1, run.out
+    assert run.out.count("logging offline") == 1
+    files = list(Path("results").glob("runs/*/*/wandb/offline-run-*/*.wandb"))
+    assert len(files) == 2
+    for file in files:
+        history = [items(record.history.item) for record in read_records(file)]
+        assert len([row for row in history if "test_accuracy" in row]) == 3
+    texts = [(run.out + run.err).encode(), *(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())]
+    assert not [text for text in texts if b"hidden-password" in text or KEY.encode() in text]
+
+
+def test_an_address_is_printed_without_its_password(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    error = RuntimeError(f'Post "http://user:p@ss@host:8080/graphql?key={KEY}": refused\nmore')
+    assert tracking._first_line(error) == 'Post "http://***@host:8080/graphql?key=***": refused'
+
+
 @pytest.mark.parametrize("place", ["environment", "netrc", "nowhere"])
 def test_credentials_are_found_where_wandb_looks(monkeypatch, tmp_path, place):
     if place == "environment":
@@ -96,8 +131,6 @@ def test_credentials_are_found_where_wandb_looks(monkeypatch, tmp_path, place):
 
 @pytest.mark.parametrize(("key", "expected"), [(True, "online"), (False, "offline")])
 def test_online_with_credentials_and_offline_without(monkeypatch, tmp_path, key, expected):
-    import fedbench.tracking as tracking
-
     seen = {}
     monkeypatch.setattr(tracking, "_WandbTracker", lambda settings, mode, *rest: seen.setdefault("mode", mode))
     if key:

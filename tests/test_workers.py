@@ -59,6 +59,29 @@ def test_a_single_worker_that_hangs(threads):
     assert run(*alone).resumed_after == 2
 
 
+@pytest.mark.parametrize(
+    "place", ["final", "final-summary", *(pytest.param(p, marks=pytest.mark.heavy) for p in ("metrics", "rename"))]
+)
+def test_a_leader_that_hangs_while_it_writes(place):
+    """The other workers stay until it has written, and say whom they waited for."""
+    failed = run(*METHOD, "runtime.timeout=3", place=place, call=5 if place == "rename" else 1, kind="hang")
+    assert failed.status == 1, failed.out
+    assert "the others waited 3 seconds for worker 1 of 2" in one_line(failed.err)
+    resumed = run(*METHOD)
+    assert resumed.status == 0, resumed.err
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
+@pytest.mark.parametrize("place", ["rename", "cleaning"])
+def test_the_process_that_started_the_workers_hangs_while_it_writes(place):
+    """Before the first round, and after the last: nobody waits for it, so it looks after itself."""
+    failed = run(*METHOD, "runtime.timeout=2", place=place, kind="hang")
+    assert failed.status == 1, failed.out
+    assert "did nothing for 2 seconds (runtime.timeout=2)" in one_line(failed.err)
+    assert run(*METHOD).status == 0
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
 def test_the_watchdog_lets_work_and_short_waits_pass(monkeypatch):
     handler = signal.getsignal(signal.SIGALRM)
     with watchdog(0.8):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from fedbench.errors import BadInput, nearest, require
+from fedbench.errors import BadInput, nearest, require, why_unresolved
 from fedbench.settings import (
     CheckpointSettings,
     ClientSettings,
@@ -75,6 +79,7 @@ ABILITIES = {
 
 def check(composed: DictConfig, names: dict[str, str]) -> Config:
     """Type-check and range-check what Hydra composed. Raises BadInput with one line."""
+    _check_values(composed)
     _check_slots(composed.get("algo"))
     _check_short_names(composed)
     OmegaConf.resolve(composed)
@@ -89,7 +94,9 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     for group in GROUPS:
         chosen = composed.get(group)
         require(OmegaConf.is_dict(chosen), group, chosen, f"choose one of conf/{group}")
-        require("_target_" in chosen, f"{group}._target_", None, f"it is needed; choose one of conf/{group}")
+        target = chosen.get("_target_")
+        require(isinstance(target, str), f"{group}._target_", target, f"it is needed; choose one of conf/{group}")
+    _check_data_name(composed.data, names.get("data"))
     rest = [key for key in composed if key not in (*GROUPS, "algo", "study")]  # `study` says what is made of the runs
     scalars_node = OmegaConf.masked_copy(composed, rest)
     scalars = typed(Scalars, scalars_node, "")
@@ -114,7 +121,8 @@ def short_names(composed: DictConfig) -> dict[str, str]:
     def walk(node: DictConfig, prefix: str) -> None:
         for key in node:
             if OmegaConf.is_interpolation(node, key):
-                found[f"{prefix}.{key}"] = str(OmegaConf.to_container(node, resolve=False)[key]).strip("${}")
+                short = re.fullmatch(r"\$\{(algo\.\w+)\}", str(OmegaConf.to_container(node, resolve=False)[key]))
+                found.update({f"{prefix}.{key}": short.group(1)} if short else {})
             elif OmegaConf.is_dict(node[key]):
                 walk(node[key], f"{prefix}.{key}")
 
@@ -127,6 +135,34 @@ def _check_stand_in(composed: DictConfig, scale: str | None) -> None:
     """scale=smoke runs on stand-ins, which a file of one's own has not."""
     if scale == "smoke" and composed.data["_target_"].endswith("NpzDataset"):
         raise BadInput("scale=smoke: data=npz has no stand-in; rounds=2 data.subset=300 instead make a short run")
+
+
+def _check_values(composed: DictConfig) -> None:
+    """What a value refers to is there, and no path can hold a NUL character."""
+    for key, raw in _leaves(OmegaConf.to_container(composed, resolve=False)):
+        try:
+            value = OmegaConf.select(composed, key) if "${" in raw else raw
+        except OmegaConfBaseException as error:
+            raise BadInput(f"{key}={raw}: {why_unresolved(error)}") from error
+        require("\0" not in str(value), key, value, "text without a NUL character is allowed")
+
+
+def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a plain tree, with its key."""
+    if isinstance(value, str):
+        yield prefix, value
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(inner, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _check_data_name(data: DictConfig, choice: str | None) -> None:
+    """The name under which a dataset of ours stands in every output is its own. (data=npz is named by its owner.)"""
+    file = config_folder() / "data" / f"{choice}.yaml"
+    own = yaml.safe_load(file.read_text())["name"] if file.is_file() else None
+    name = data.get("name")
+    fits = own in (None, "npz") or name in (None, own)
+    require(fits, "data.name", name, f"data={choice} is {own}; only {own} is allowed")
 
 
 def _check_slots(algo: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, NoReturn
@@ -38,6 +39,19 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return "choose from " + ", ".join(choices) if choices else "there is nothing to choose from"
+
+
+def why_unresolved(error: Exception) -> str:
+    """Why a value that refers to another one has none."""
+    reason = re.sub(r"^\w+ raised while resolving interpolation: ", "", next(iter(str(error).splitlines()), ""))
+    reason = reason.replace("Recursive interpolation detected", "it refers to itself")
+    reason = reason.replace("Unsupported interpolation type", "there is no function")
+    return f"{reason}; the name of another key is allowed, such as ${{client.lr}}"
+
+
+def spelled_out(message: str) -> str:
+    """With signs that move the cursor or begin a new line spelled out: values are shown as they are."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found.group())[1:-1], message)
 
 
 class OneLineParser(argparse.ArgumentParser):

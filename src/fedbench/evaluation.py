@@ -24,6 +24,7 @@ class Score:
     loss: float
     predictions: Tensor  # classes on the test set: [examples], or [clients, examples] for personal models
     spread: float | None = None  # standard deviation over clients, for personal models
+    losses: dict[int, float] = field(default_factory=dict)  # of every client, for personal models
     others: dict[str, float] = field(default_factory=dict)  # more columns: other models, other test data
     clients: list[dict[str, object]] = field(default_factory=list)  # rows about clients' own test data
 
@@ -80,11 +81,13 @@ class Evaluator:
             hits = (predictions[row] == self.labels).to(torch.float64)
             results[row, 0], results[row, 1] = hits @ weights, total
         results = gather(self.group, results, client_owners)
-        results = results[~results[:, 0].isnan()]  # clients none of whose classes is in the test set
+        scored = (~results[:, 0].isnan()).nonzero().flatten().tolist()  # not who has no class of the test set
+        results = results[scored]
         require(len(results) > 0, "algo.scoring", scoring, "no client has a class of the test set; mean_acc is allowed")
         spread = float(results[:, 0].std(correction=0))
         predictions = gather(self.group, predictions, client_owners)
-        return Score(float(results[:, 0].mean()), float(results[:, 1].mean()), predictions, spread)
+        losses = dict(zip([clients[place] for place in scored], results[:, 1].tolist(), strict=True))
+        return Score(float(results[:, 0].mean()), float(results[:, 1].mean()), predictions, spread, losses)
 
     def softmax(self) -> Tensor:
         """Probabilities of all classes for every test example, by the model as it stands."""

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 
 GO_ON = "the last checkpoint is kept; the same command (without force=true) goes on"
+REMOVED = "the folder was removed while the run went on"
 FULL = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -33,10 +34,18 @@ CLOSED = {
     errno.EEXIST: "a file is where a folder must be",
     errno.EISDIR: "a folder is where a file must be",
     errno.EPIPE: "whoever read the output has gone",
+    errno.EMFILE: "this process may not open more files (ulimit -n), and every worker needs some",
+    errno.ENFILE: "the system may not open more files",
 }
 NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
+NO_FILES = re.compile(r"too many open files", re.IGNORECASE)
 # What gloo says when another rank is gone or silent: the consequence of a failure, hardly ever its reason.
 LOST_PEER = re.compile(r"gloo|connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
+HINTS = {
+    signal.SIGKILL: "the kernel does that when memory runs out",
+    signal.SIGABRT: "a library does that when it gets no memory, or no more open files: ulimit -n",
+    signal.SIGBUS: "the kernel does that when there is no room for shared memory, or a disk under a mapped file fails",
+}
 TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 
 
@@ -69,10 +78,16 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in FULL | CLOSED:
         where = f", {error.filename}" if error.filename else ""
         return f"{(FULL | CLOSED)[error.errno]} ({error.strerror}{where})"
+    if isinstance(error, FileNotFoundError) and error.filename and not Path(error.filename).parent.is_dir():
+        return f"{REMOVED} ({error.filename})"
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "there is not enough memory"
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return "there is not enough memory"
     if isinstance(error, RuntimeError) and NO_MEMORY.search(str(error)):
         return "there is not enough memory"
+    if isinstance(error, RuntimeError) and NO_FILES.search(str(error)):
+        return CLOSED[errno.EMFILE]
     return ""
 
 
@@ -81,7 +96,8 @@ def explain(error: BaseException, results: Path) -> MachineFault | None:
     if isinstance(error, MachineFault):
         return error
     reason = describe(error)
-    return MachineFault(f"results={results}: {reason}; {GO_ON}") if reason else None
+    then = "the same command goes on from what is left" if reason.startswith(REMOVED) else GO_ON
+    return MachineFault(f"results={results}: {reason}; {then}") if reason else None
 
 
 @dataclass
@@ -101,12 +117,13 @@ class Ended:
     @classmethod
     def of(cls, rank: int, error: BaseException) -> Ended:
         """In the worker: what the parent has to know of an exception."""
+        fault, text = describe(error), "".join(traceback.format_exception(error))
         lost = isinstance(error, dist.DistError) or (
             isinstance(error, RuntimeError) and bool(LOST_PEER.search(str(error)))
         )
-        text = "".join(traceback.format_exception(error))
+        lost = lost and not fault  # gloo tells of this machine's want of files or memory, too
         waited = lost and bool(TIMED_OUT.search(str(error)))
-        return cls(rank, fault=describe(error), traceback=text, lost=lost, waited=waited)
+        return cls(rank, fault=fault, traceback=text, lost=lost, waited=waited)
 
 
 def reason(ended: list[Ended], silent: list[int], workers: int, timeout: int) -> Exception:
@@ -117,12 +134,16 @@ def reason(ended: list[Ended], silent: list[int], workers: int, timeout: int) ->
     for one in ended:
         if one.signal:
             name = signal.Signals(one.signal).name
-            hint = " (the kernel does that when memory runs out)" if one.signal == signal.SIGKILL else ""
+            hint = f" ({HINTS[one.signal]})" if one.signal in HINTS else ""
             return MachineFault(f"{one.name(workers)} was ended by {name}{hint}; {GO_ON}")
+    # A worker that fails in a checkpoint removes what there is of it: the others may miss their part of the folder.
+    missed = [one for one in ended if one.fault.startswith(REMOVED)]
     for one in ended:
-        if one.fault and not one.lost:
+        if one.fault and one not in missed:
             return WorkerFault(one.fault)
-    unexpected = next((one for one in ended if not one.lost), None)
+    unexpected = next((one for one in ended if not one.lost and one not in missed), None)
+    if unexpected is None and missed:
+        return WorkerFault(missed[0].fault)
     if unexpected is None and any(one.waited for one in ended):
         waited = f"waited {timeout} seconds for"
         words = f"the others {waited} {Ended(silent[0]).name(workers)}" if silent else f"workers {waited} each other"

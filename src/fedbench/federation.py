@@ -14,8 +14,9 @@ from fedbench.algorithms.aggregate import solver_norm
 from fedbench.algorithms.base import Round, Scene, chain
 from fedbench.algorithms.build import Algorithm
 from fedbench.batches import Examples, Sampler
-from fedbench.bookkeeping import Ledger, Record, Totals, why_diverged, why_test_diverged
+from fedbench.bookkeeping import Ledger, Record, Totals
 from fedbench.client import Loss, Trainer
+from fedbench.divergence import LossLimits, initial_loss, why_diverged, why_test_diverged
 from fedbench.evaluation import Evaluator, Score
 from fedbench.exchange import Exchange, gather
 from fedbench.flat import FlatModel
@@ -67,6 +68,7 @@ class Federation:
         self.proximal = sum(piece.proximal for piece in algorithm.modifiers.values())
         self.columns = self._row_layout()
         self.ledger = Ledger(model, algorithm, norms, classes)
+        self.limits = LossLimits(model, classes, lambda client: initial_loss(self, client))
         self.totals = Totals()
         self.done = 0
 
@@ -82,9 +84,7 @@ class Federation:
             due = self.done == self.settings.rounds or self.done % self.settings.eval.every == 0
             if due and not record.diverged:  # a broken model has no accuracy
                 record.score = self.evaluate()
-                weights = None if self.algorithm.personal else self.state.w
-                loss, limit = record.score.loss, self.ledger.limit
-                record.diverged = why_test_diverged(loss, record, self.model, weights, limit)
+                record.diverged = why_test_diverged(self, record)
                 record.score = None if record.diverged else record.score
             self.totals.seconds += time.perf_counter() - started
             record.numbers["seconds"] = round(self.totals.seconds, 3)
@@ -231,7 +231,7 @@ class Federation:
             "gradients": self.totals.gradients,
             **self.ledger.means(facts, numbers),
         }
-        diverged = why_diverged(facts, numbers, self.model, self.state.w, self.state.b, self.ledger.limit)
+        diverged = why_diverged(self, facts, numbers)
         return Record(self.done, books, clients=self.ledger.rows(facts, numbers, self.sizes), diverged=diverged)
 
     def evaluate(self) -> Score:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def remove_made(made: Sequence[Path]) -> None:
+    """Take back files and folders that were new, from the innermost one to the first that holds anything else."""
+    for place in made:
+        try:
+            place.rmdir() if place.is_dir() else place.unlink(missing_ok=True)
+        except OSError:
+            return
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -14,25 +14,28 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from fedbench import messages
+from fedbench import guard, memory, messages
 from fedbench.algorithms.base import Scene
 from fedbench.algorithms.build import build
 from fedbench.batches import examples
 from fedbench.config import Config, check, config_folder, short_names
-from fedbench.errors import BadInput, bad_value, refuse_what_does_not_fit, require
+from fedbench.errors import BadInput, bad_value, refuse_what_does_not_fit, require, spelled_out
 from fedbench.faults import MachineFault, WorkerFailure, explain
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
 from fedbench.interrupt import Interrupted, StopRequest
 from fedbench.journal import Journal, clean
-from fedbench.local_work import check_local_work
+from fedbench.local_work import check_local_work, check_scoring
 from fedbench.parallel import Group, join_torchrun, launch, settle, under_torchrun
 from fedbench.partitions.base import hold_out
 from fedbench.parts import Parts
 from fedbench.reporting import announce, is_done, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
 from fedbench.seeding import derive
+from fedbench.settings import Scalars
 from fedbench.source import source_commit
+from fedbench.streams import make_usable
+from fedbench.watchdog import watchdog
 
 FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -47,9 +50,11 @@ def build_parts(config: Config) -> Parts:
     split = hold_out(split, config.partition.local_test, scalars.seed)
     allowed = f"at most the {len(split.parts)} clients of the partition are allowed"
     require(scalars.cohort is None or scalars.cohort <= len(split.parts), "cohort", scalars.cohort, allowed)
+    shape = (data.shape, data.classes, algorithm.projection)
+    memory.check_model(lambda: config.model.network(*shape, vocabulary=data.vocabulary))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(scalars.seed, "initial weights"))
-        model = config.model.network(data.shape, data.classes, algorithm.projection, vocabulary=data.vocabulary)
+        model = config.model.network(*shape, vocabulary=data.vocabulary)
     config.model.load_weights(model)
     flat = FlatModel(model)
     facts = (len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
@@ -58,10 +63,14 @@ def build_parts(config: Config) -> Parts:
     config.attack.check(len(split.parts), data.classes, sequences=data.vocabulary is not None)
     allowed = f"it needs a global model, which algo={algorithm.name} has not"
     require(not (scalars.eval.conformal and algorithm.personal), "eval.conformal", "true", allowed)
+    check_scoring(algorithm, config.attack, data, split.parts, scalars.seed)
     algorithm.stamps += [note for note in [config.attack.note()] if note]
     check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
     number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
+    if device == "cpu" and (scalars.force or folder.finished() is None):
+        clients = 1 if algorithm.pooled else scalars.cohort or len(split.parts)
+        memory.check_training(flat.size, workers_here(scalars, device), clients, scalars.client.momentum > 0)
     return Parts(config, device, data, split, model, algorithm, folder, number)
 
 
@@ -99,10 +108,11 @@ def _run(config: Config) -> bool:
             with StopRequest() as stop:
                 execute(parts, group, stop)
                 stopping = stop.requested
-        if lock is not None:
-            clean(parts.folder.path)
         if group.leader:
-            report(parts, skipped=bool(skip))
+            with watchdog(runtime.timeout):
+                if lock is not None:
+                    clean(parts.folder.path)
+                report(parts, skipped=bool(skip))
     finally:
         if lock is not None:
             lock.release()
@@ -112,10 +122,11 @@ def _run(config: Config) -> bool:
 def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
     """Prepare the folder, train on every rank, and notice an interruption."""
     runtime = parts.config.scalars.runtime
-    workers = group.size if under_torchrun() else runtime.workers or default_workers(parts.device)
+    workers = group.size if under_torchrun() else workers_here(parts.config.scalars, parts.device)
     if group.leader:
-        prepare_folder(parts)
-        announce(parts, workers)
+        with watchdog(runtime.timeout):
+            prepare_folder(parts)
+            announce(parts, workers)
     if under_torchrun():
         train(group, parts, stop, group.size)
     else:
@@ -125,7 +136,12 @@ def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
         raise Interrupted
 
 
-def default_workers(device: str) -> int:
+def workers_here(scalars: Scalars, device: str) -> int:
+    """How many workers this machine has."""
+    if under_torchrun():
+        return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if scalars.runtime.workers:
+        return scalars.runtime.workers
     return torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
 
 
@@ -160,8 +176,10 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
             journal.save_checkpoint()
         if stopping and not last:
             journal.close()
-            return
-    journal.finish()
+            break
+    else:
+        journal.finish()
+    group.barrier()  # whoever leaves before the leader has written does not notice when it hangs
 
 
 statuses: list[int] = []
@@ -189,7 +207,7 @@ def job(composed: DictConfig) -> None:
         complain(str(error), on_every_rank=True)
         statuses.append(UNEXPECTED)
     except WorkerFailure as error:
-        complain(str(error).rstrip())
+        print(f"fedbench: {str(error).rstrip()}", file=sys.stderr, flush=True)  # with the worker's traceback
         statuses.append(UNEXPECTED)
     except Exception:
         traceback.print_exc()
@@ -204,22 +222,25 @@ def in_users_words(message: str, aliases: dict[str, str]) -> str:
 
 
 def complain(message: str, on_every_rank: bool = False) -> None:
-    if on_every_rank or os.environ.get("RANK", "0") == "0":
-        print(f"fedbench: {message}", file=sys.stderr, flush=True)
+    if on_every_rank or not under_torchrun() or os.environ.get("RANK") == "0":
+        print(f"fedbench: {spelled_out(message)}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     """`fedbench ...`: see `fedbench --help`."""
+    make_usable()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become one line
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU must not spoil the fork
     source_commit()  # now, and not when the files may have changed
     sys.argv[1:] = messages.options_first(sys.argv[1:])
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # before and between runs it ends all, like Ctrl-C
+    guard.install()
     try:
+        messages.check_torchrun()
         messages.check_words(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)()
-    except BadInput as error:  # of a sweep as a whole
-        complain(str(error))
+    except BadInput as error:  # of a sweep as a whole, or of the environment
+        complain(str(error), on_every_rank=str(error).startswith("environment"))
         statuses.append(BAD_INPUT)
     except (ValueError, *messages.CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
         complain(messages.explain(error, sys.argv[1:]))

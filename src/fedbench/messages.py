@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import NoReturn
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
@@ -12,12 +15,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from fedbench.config import config_folder
-from fedbench.errors import BadInput, nearest
+from fedbench.errors import BadInput, nearest, require, why_unresolved
+from fedbench.parallel import under_torchrun
 
-CONFIGURATION_ERRORS = (HydraException, OmegaConfBaseException)
+CONFIGURATION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 QUOTES = """and for the shell and Hydra both quote a value with signs beside A-Z, 0-9 and /._-:+, as 'key="a=b"'"""
 
 
@@ -26,6 +30,11 @@ def explain(error: Exception, arguments: list[str]) -> str:
     text = str(error)
     if isinstance(error, OverrideParseException):
         return f"cannot read '{error.override}': write key=value, {QUOTES}"
+    if isinstance(error, yaml.YAMLError | UnicodeDecodeError):
+        return _unreadable_preset(error, arguments)
+    if isinstance(error, InterpolationResolutionError):
+        words = [word for word in arguments if "${" in word]
+        return ": ".join([*words[:1], why_unresolved(error)])
     sweep = re.search(r"Ambiguous value for argument '([^']+)'", text)
     if sweep:
         return f"{sweep.group(1)}: several values are a sweep, which --multirun (or -m) asks for"
@@ -37,9 +46,13 @@ def explain(error: Exception, arguments: list[str]) -> str:
         return _unknown_key(gone.group(1) or gone.group(2), arguments)
     if "Config group override must be" in text:
         return _not_a_choice(arguments)
+    kept = re.search(r"Could not delete '([^']+)'\. No match in the defaults list", text)
+    if kept and (config_folder() / kept.group(1)).is_dir():
+        nothing = "[]" if kept.group(1) == "modifier" else "null"
+        return f"~{kept.group(1)}: it cannot be deleted; {kept.group(1)}={nothing} is allowed"
     missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
     if missing and isinstance(error, HydraException | MissingConfigException):
-        return _missing_choice(missing.group(1))
+        return _missing_choice(missing.group(1), arguments)
     unknown = re.search(r"Could not override '([^']+)'", text) or re.search(
         r"No match in the defaults list.*?'([^']+)'", text
     )
@@ -53,20 +66,46 @@ def _not_a_choice(arguments: list[str]) -> str:
     for word in arguments:
         group, _, value = word.partition("=")
         if (config_folder() / group).is_dir() and not re.fullmatch(r"[\[A-Za-z_].*", value.replace("null", "")):
-            return _missing_choice(f"{group}/{value}").replace(
+            return _missing_choice(f"{group}/{value}", arguments).replace(
                 "did you mean", "name a file, or leave it out; did you mean"
             )
     return "the choice of a group is the name of a file"
 
 
-def _missing_choice(path: str) -> str:
+def _missing_choice(path: str, arguments: list[str]) -> str:
     group, _, choice = path.partition("/")
-    folder = config_folder() / group
-    files = [file for file in folder.rglob("*.yaml") if file.stem[0] != "_"]  # those are parts of others
-    choices = [str(file.relative_to(folder).with_suffix("")) for file in files]
+    choices = []
+    for folder in (config_folder() / group, *(own / group for own in own_folders(arguments))):
+        files = [file for file in folder.rglob("*.yaml") if file.stem[0] != "_"]  # those are parts of others
+        choices += [str(file.relative_to(folder).with_suffix("")) for file in files]
     if not choices:
         return f"{path}: there is no such file in the configuration"
     return f"{group}={choice}: {nearest(choice, choices)}"
+
+
+def own_folders(arguments: list[str]) -> list[Path]:
+    """Where presets of one's own lie: what --config-dir names."""
+    named = get_args_parser().parse_known_args(arguments)[0].config_dir
+    return [Path(named)] if named else []
+
+
+def _unreadable_preset(error: yaml.YAMLError | UnicodeDecodeError, arguments: list[str]) -> str:
+    """A preset that is no YAML: where, and what is wrong with it."""
+    place, reason = getattr(error, "problem_mark", None), getattr(error, "problem", None) or str(error)
+    file = place.name if place else getattr(error, "name", None)
+    if file is None:  # text in another encoding: nobody says which file
+        files = [file for folder in own_folders(arguments) for file in sorted(folder.rglob("*.yaml"))]
+        file = next((file for file in files if not _is_text(file)), "a preset")
+    line = f", line {place.line + 1}" if place else ""
+    return f"{file}{line}: a YAML file in UTF-8 is allowed ({' '.join(reason.split())})"
+
+
+def _is_text(file: Path) -> bool:
+    try:
+        file.read_bytes().decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _unknown_key(key: str, arguments: list[str]) -> str:
@@ -109,6 +148,20 @@ def check_words(arguments: list[str]) -> None:
             continue
         for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
             _check_choice(group, choice, word)
+
+
+def check_torchrun() -> None:
+    """torchrun sets these together; what somebody else has set must be whole."""
+    if not under_torchrun():
+        return
+    numbers = {key: os.environ.get(key, "") for key in ("WORLD_SIZE", "RANK", "MASTER_PORT")}
+    for key, value in numbers.items():
+        allowed = (
+            "torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; a number is allowed here, or none of them"
+        )
+        require(value.isdecimal(), f"environment: {key}", value, allowed)
+    rank, size = int(numbers["RANK"]), int(numbers["WORLD_SIZE"])
+    require(rank < size, "environment: RANK", rank, f"a number below WORLD_SIZE, {size}, is allowed")
 
 
 def options_first(arguments: list[str]) -> list[str]:

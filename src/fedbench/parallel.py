@@ -12,6 +12,7 @@ import math
 import mmap
 import os
 import pickle
+import resource
 import signal
 import sys
 import tempfile
@@ -146,6 +147,7 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: 
         with watchdog(timeout):
             work(Group())
         return
+    _allow_open_files(workers)
     with ExitStack() as files:
         rendezvous, *last_words = (files.enter_context(_file_of_the_group()) for _ in range(1 + workers))
         memory, context = SharedMemory(BLOCK_ELEMENTS), multiprocessing.get_context("fork")
@@ -166,6 +168,18 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: 
                 if process.pid is not None:
                     process.kill()
                     process.join()
+
+
+def _allow_open_files(workers: int) -> None:
+    """Every rank has a connection to every other one, and inherits what this process opened for each of them.
+
+    The usual limit is low for the sake of old programs, and a process may raise its own.
+    """
+    needed = 100 + 5 * workers  # measured: 12 and 4 a worker
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedbench.bookkeeping import Record
 from fedbench.conformal import coverage_table
+from fedbench.faults import REMOVED, WorkerFault
 from fedbench.files import append
 from fedbench.flat import digest
 from fedbench.progress import Progress
@@ -43,12 +44,18 @@ class Recorder:
             tracker.log(row)
 
     def add(self, record: Record) -> None:
+        self._check_folder()
         if record.diverged:
             self.diverged = {"round": record.round, **asdict(record.diverged)}
         self._add_to_table("clients.csv", record.clients)
         if record.score is not None:
             self._add_row(record)
         self.progress.show(record)
+
+    def _check_folder(self) -> None:
+        """Files are written into a folder that is made when it is not there: a removed one would come back in part."""
+        if not (self.folder.path / "config.yaml").is_file():
+            raise WorkerFault(f"{REMOVED} ({self.folder.path})")
 
     def _add_row(self, record: Record) -> None:
         score = record.score
@@ -113,6 +120,7 @@ class Recorder:
     def finish(self, model: dict[str, Tensor], note: str, facts: dict[str, Any]) -> None:
         """Write the final files; the summary comes last, because its presence means finished."""
         self.progress.close()
+        self._check_folder()
         self.folder.write("model.safetensors", save(model, metadata={"note": note} if note else None))
         arrays = {name: value.numpy() for name, value in self.predictions.items()}
         self.folder.write("predictions.npz", _npz(labels=self.labels.numpy(), best_round=self.best_round, **arrays))

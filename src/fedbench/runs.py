@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ from fedbench.algorithms.build import Algorithm
 from fedbench.config import Config, config_folder
 from fedbench.errors import bad_value
 from fedbench.faults import full_disk
-from fedbench.files import write_atomically
+from fedbench.files import remove_made, write_atomically
 from fedbench.seal import SEALED, SUMMARY, examine
 
 # Keys that cannot change a number: where things are, how they are shown, how the work is shared out.
@@ -54,18 +55,21 @@ def identity(
     client = dict(tree["client"])
     if client["steps"] is not None:
         client["epochs"] = None
-    if chain(algorithm.modifiers, "num_steps"):  # the method has its own number of steps
+    # A method with its own number of steps leaves these to the clients' tests: they train as long as others would.
+    if chain(algorithm.modifiers, "num_steps") and not tree["partition"].get("local_test"):
         client["epochs"] = client["steps"] = None
     decay = dict(client["lr_decay"])
     if decay["first"] in (None, decay["every"]):
         del decay["first"]  # as it was before there was such a key
     client["lr_decay"] = None if decay["factor"] == 1.0 else decay
     tree["client"] = client
-    tree["server"] = {"lr": tree["server"]["lr"], "weights": algorithm.weights}
+    # Where nothing leaves the clients, nothing is scaled.
+    server_lr = 1.0 if algorithm.local == "all" else config.scalars.server.lr
+    tree["server"] = {"lr": server_lr, "weights": algorithm.weights}
     tree["algo"] = {
         "name": algorithm.name,
         "aggregate": algorithm.aggregate.identity(tree["algo"]["aggregate"]),
-        "server_opt": algorithm.server_opt.identity(tree["algo"]["server_opt"], config.scalars.server.lr),
+        "server_opt": algorithm.server_opt.identity(tree["algo"]["server_opt"], server_lr),
         "local": algorithm.local,
         "local_train": tree["algo"]["local_train"],
         "pooled": algorithm.pooled,
@@ -74,7 +78,18 @@ def identity(
             name: piece.identity(tree["algo"]["modifiers"][name]) for name, piece in algorithm.modifiers.items()
         },
     }
-    return tree
+    for group, key in (("data", "augment"), ("attack", "clients")):
+        if key in tree[group]:  # in which order they are named plays no part
+            tree[group] = {**tree[group], key: sorted(tree[group][key])}
+    return _without_signed_zeros(tree)
+
+
+def _without_signed_zeros(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_signed_zeros(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_signed_zeros(inner) for inner in value]
+    return 0.0 if isinstance(value, float) and value == 0 else value
 
 
 def run_id(identity_tree: dict[str, Any]) -> str:
@@ -137,9 +152,11 @@ class RunFolder:
 
         None: there is nothing to do but to report a finished run, in a folder that cannot be written.
         """
+        file = self.path.parent / f".{self.path.name}.lock"
+        made = [place for place in (file, self.path, *self.path.parents) if not os.path.exists(place)]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path.parent / f".{self.path.name}.lock")
+            lock = FileLock(file)
             lock.acquire(timeout=0)
         except Timeout:
             print(f"another process is doing this run; waiting for it: {self.path}", flush=True)
@@ -149,8 +166,11 @@ class RunFolder:
                 raise
             if not force and self.finished() is not None and not self.damage():
                 return None
-            folder = self.path.parents[2]
-            raise bad_value("results", folder, f"a folder that can be written is allowed ({error.strerror})") from error
+            remove_made(made)
+            folder, allowed = self.path.parents[2], "a folder that can be written"
+            if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
+                allowed = "a folder on a file system with locks (flock)"
+            raise bad_value("results", folder, f"{allowed} is allowed ({error.strerror})") from error
         return lock
 
     def clear(self) -> None:

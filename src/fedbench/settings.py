@@ -144,11 +144,16 @@ def _check_numbers(scalars: Scalars) -> None:
         "client.lr_decay.factor": client.lr_decay.factor,
     }
     for key, value in positive.items():
-        require(0 < value <= LARGEST, key, value, "a finite number above 0 is allowed")
+        require(0 < value <= LARGEST, key, value, f"a finite number above 0, at most {LARGEST:g}, is allowed")
     for key in ("client.lr", "server.lr"):
         require(positive[key] >= SMALLEST, key, positive[key], f"a number of at least {SMALLEST:g} is allowed")
     decay = client.weight_decay
-    require(0 <= decay <= LARGEST, "client.weight_decay", decay, "a finite number of at least 0 is allowed")
+    require(
+        0 <= decay <= LARGEST,
+        "client.weight_decay",
+        decay,
+        f"a finite number of at least 0, at most {LARGEST:g}, is allowed",
+    )
     require(0 <= client.momentum < 1, "client.momentum", client.momentum, "a number from 0 to below 1 is allowed")
     try:
         last = client.rate(scalars.rounds - 1)

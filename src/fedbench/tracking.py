@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import netrc
 import os
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +17,10 @@ from fedbench.errors import nearest, require
 MODES = ("auto", "online", "offline")
 REFUSED_BY_WANDB = set("/\\#?%:")  # in names of projects and entities
 LONGEST_NAME = 128
+INIT_SECONDS = 30  # how long W&B may take to answer before a run logs offline
+# Set when W&B did not answer: the later runs of a sweep do not wait for it again. It is shared with the workers that
+# are forked from this process, one of which finds out.
+unreachable = mmap.mmap(-1, 1)
 
 
 class Tracker(Protocol):
@@ -113,23 +120,29 @@ class _WandbTracker:
 def _first_line(error: Exception) -> str:
     line = next(iter(str(error).splitlines()), type(error).__name__)
     key = os.environ.get("WANDB_API_KEY")
-    return line.replace(key, "***") if key else line  # what is printed ends up in logs
+    line = re.sub(r"//[^/\s]*@", "//***@", line)  # http://user:password@host; what is printed ends up in logs
+    return line.replace(key, "***") if key else line
 
 
 def start(mode: str, **arguments: Any) -> Any:
     """A W&B run; offline when there is no network, or the key is wrong; None when W&B cannot be used at all."""
     import wandb
 
-    for chosen, instead in ((mode, "logging offline"), ("offline", "the files here have everything all the same")):
+    if mode == "online" and unreachable[0]:
+        mode = "offline"
+    for chosen in dict.fromkeys((mode, "offline")):
         try:
-            return wandb.init(mode=chosen, settings=_quiet(wandb), **arguments)
+            wandb.setup(wandb.Settings(silent=True))  # else it prints the address as it is, with a password in it
+            settings = wandb.Settings(console="off", silent=True, init_timeout=INIT_SECONDS)
+            return wandb.init(mode=chosen, settings=settings, **arguments)
         except Exception as error:  # whatever it is: a run must not end because nobody mirrors it
+            instead = "the files here have everything all the same" if chosen == "offline" else "logging offline"
             print(f"W&B cannot be used ({_first_line(error)}); {instead}", flush=True)
+        unreachable[0] = True
+        with suppress(Exception, SystemExit):
+            wandb.teardown()  # its service still holds the id of the run that failed, and would refuse it
+        os.environ.pop("WANDB_SERVICE", None)  # one that another process started lives on: a new one is to be used
     return None
-
-
-def _quiet(wandb: Any) -> Any:
-    return wandb.Settings(console="off", silent=True, init_timeout=30)
 
 
 def has_credentials() -> bool:

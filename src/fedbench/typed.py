@@ -70,7 +70,7 @@ def filled(node: DictConfig, prefix: str, ability: str) -> Any:
     name = node["_target_"]
     try:
         target = get_class(name)
-    except (ImportError, ValueError, TypeError) as error:
+    except (ImportError, ValueError, TypeError, AttributeError) as error:  # the last: it is no text
         raise BadInput(f"{prefix}._target_={name}: the name of a class is allowed") from error
     fits = is_dataclass(target) and hasattr(target, ability)
     require(fits, f"{prefix}._target_", name, f"a dataclass with the method {ability} is allowed")

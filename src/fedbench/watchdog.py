@@ -1,4 +1,4 @@
-"""A worker that is alone has nobody who waits for it: it looks after itself, by the clock.
+"""A process that is alone has nobody who waits for it: it looks after itself, by the clock.
 
 Several workers notice in their exchanges when one of them is silent; see `fedbench.parallel`.
 """

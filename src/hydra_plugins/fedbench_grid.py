@@ -22,36 +22,27 @@ class TidySweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         from fedbench.errors import BadInput, bad_value
+        from fedbench.files import remove_made
         from fedbench.main import BAD_INPUT, statuses
 
         folder = Path(self.config.hydra.sweep.dir)
-        made = [place for place in (folder, *folder.parents) if not place.exists()]
+        places = (folder / "multirun.yaml", folder, *folder.parents)
+        made = [place for place in places if not place.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            allowed = f"a folder that can be written is allowed ({error.strerror})"
+        except (OSError, ValueError) as error:  # a NUL character in a path is a ValueError
+            allowed = f"a folder that can be written is allowed ({getattr(error, 'strerror', error)})"
             raise bad_value("results", self.config.results, allowed) from error
         try:
             outcome = super().sweep(arguments)
             if self.needs_jobs and not any(self.overrides):
                 raise BadInput(f"{' '.join(arguments)}: a sweep without jobs; a list of values is empty")
         except Exception:  # none of the jobs was started, or a bug: its list is not worth keeping
-            _remove(made)
+            remove_made(made)
             raise
         if set(statuses) == {BAD_INPUT}:
-            _remove(made)
+            remove_made(made)
         return outcome
-
-
-def _remove(made: list[Path]) -> None:
-    """The new folders, from the innermost one to the first that holds anything else."""
-    if made:
-        (made[0] / "multirun.yaml").unlink(missing_ok=True)
-    for place in made:
-        try:
-            place.rmdir()
-        except OSError:
-            return
 
 
 class GridSweeper(TidySweeper):

@@ -156,6 +156,9 @@ class Modifier:
         """The largest number of local steps that it can deal with, if there is one."""
         return None
 
+    def check_room(self, steps: int, key: str, value: int) -> None:
+        """Refuse local steps of which it must keep more than there is room for, with the key that asks for them."""
+
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The settings as they enter a run's identity: without those that cannot change a number."""
         return fields

@@ -31,7 +31,7 @@ class Calibration(Modifier):
     variant: str = "softmax"
 
     def bind(self, scene: Scene, key: str) -> None:
-        require(0 <= self.tau <= 1e30, f"{key}.tau", self.tau, "a finite number of at least 0 is allowed")
+        require(0 <= self.tau <= 1e30, f"{key}.tau", self.tau, "a number from 0 to 1e30 is allowed")
         require(self.variant in VARIANTS, f"{key}.variant", self.variant, nearest(str(self.variant), VARIANTS))
         super().bind(scene, key)
         self.classes = scene.classes

@@ -34,8 +34,8 @@ class Contrast(Modifier):
     projection: bool = True
 
     def bind(self, scene: Scene, key: str) -> None:
-        require(0 <= self.mu <= 1e30, f"{key}.mu", self.mu, "a finite number of at least 0 is allowed")
-        allowed = "a finite number above 0 is allowed"
+        require(0 <= self.mu <= 1e30, f"{key}.mu", self.mu, "a number from 0 to 1e30 is allowed")
+        allowed = "a number from 1e-30 to 1e30 is allowed"
         require(1e-30 <= self.temperature <= 1e30, f"{key}.temperature", self.temperature, allowed)
         super().bind(scene, key)
         if self.active:

@@ -29,7 +29,7 @@ class Dynamic(Modifier):
         return self.alpha
 
     def bind(self, scene: Scene, key: str) -> None:
-        require(1e-30 <= self.alpha <= 1e38, f"{key}.alpha", self.alpha, "a finite number above 0 is allowed")
+        require(1e-30 <= self.alpha <= 1e38, f"{key}.alpha", self.alpha, "a number from 1e-30 to 1e38 is allowed")
         super().bind(scene, key)
 
     def init_client(self, model: FlatModel) -> State:

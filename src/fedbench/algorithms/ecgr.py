@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from fedbench.algorithms.aggregate import Nova
 from fedbench.algorithms.base import Finished, Local, Memory, Modifier, Scene
-from fedbench.errors import nearest, require
+from fedbench.errors import bad_value, nearest, require
 
 SELECTIONS = ("greedy", "norm_topk", "exact", "centred")
 BLOCK = 2**10  # columns of the trace that are turned into float64 at a time: they stay in the cache
@@ -60,6 +62,19 @@ class Ecgr(Modifier):
     @property
     def most_steps(self) -> int | None:
         return MOST_EXACT if self.select == "exact" else None
+
+    def check_room(self, steps: int, key: str, value: int) -> None:
+        """The trace must fit into memory, or, past `memory`, into the folder of temporary files."""
+        size, total = 4 * steps * self.where.size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        folder = tempfile.gettempdir()
+        room, place = shutil.disk_usage(folder).total, f"the disk of {folder} (TMPDIR) and the memory"
+        if size <= self.memory * GIBIBYTE:
+            room, place = total, "the memory"
+        products = 8 * steps**2  # of every two steps, always in memory
+        if size > room or products > total:
+            most = min(room // (4 * self.where.size), math.isqrt(total // 8))
+            allowed = f"ecgr keeps all of {steps} local steps; {place} of this machine can hold {most} at most"
+            raise bad_value(key, value, allowed)
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "beta": self.damping, "memory": None}

@@ -71,8 +71,13 @@ class Generator(Modifier):
             require(least <= value <= MOST, f"{key}.{name}", value, allowed)
         for name in ("alpha", "beta", "generator_decay"):
             value = getattr(self, name)
-            require(0 <= value <= 1e30, f"{key}.{name}", value, "a finite number of at least 0 is allowed")
-        require(0 < self.generator_lr <= 1e30, f"{key}.generator_lr", self.generator_lr, "a number above 0 is allowed")
+            require(0 <= value <= 1e30, f"{key}.{name}", value, "a number from 0 to 1e30 is allowed")
+        require(
+            0 < self.generator_lr <= 1e30,
+            f"{key}.generator_lr",
+            self.generator_lr,
+            "a number above 0, at most 1e30, is allowed",
+        )
         require(0 < self.decay <= 1, f"{key}.decay", self.decay, "a number above 0, at most 1, is allowed")
         super().bind(scene, key)
         model, head = scene.model, scene.model.module.head

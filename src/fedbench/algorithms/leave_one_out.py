@@ -38,7 +38,9 @@ class LeaveOneOut(Modifier):
         require(0 <= self.alpha_max <= 1, f"{key}.alpha_max", self.alpha_max, "a number from 0 to 1 is allowed")
         allowed = f"a number from 0 to alpha_max, {self.alpha_max:g}, is allowed"
         require(0 <= self.alpha <= self.alpha_max, f"{key}.alpha", self.alpha, allowed)
-        require(0 <= self.alpha_rate <= 1e30, f"{key}.alpha_rate", self.alpha_rate, "a number of at least 0 is allowed")
+        require(
+            0 <= self.alpha_rate <= 1e30, f"{key}.alpha_rate", self.alpha_rate, "a number from 0 to 1e30 is allowed"
+        )
         super().bind(scene, key)
 
     @property

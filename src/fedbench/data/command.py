@@ -11,7 +11,8 @@ from fedbench.data.catalog import ENTRIES
 from fedbench.data.files import data_root, one_line
 from fedbench.data.inventory import describe, table
 from fedbench.data.prepare import FAILURES, Wish, facts_of, prepare
-from fedbench.errors import BadInput, OneLineParser, nearest
+from fedbench.errors import BadInput, OneLineParser, nearest, spelled_out
+from fedbench.streams import make_usable
 
 FINISHED, BAD_INPUT, INTERRUPTED = 0, 2, 130
 _DESCRIPTION = """\
@@ -27,6 +28,7 @@ An interrupted command goes on when it is repeated. docs/datasets.md tells about
 
 def main() -> None:
     """`fedbench-data ...`: see `fedbench-data --help`."""
+    make_usable()
     try:
         run(sys.argv[1:])
     except BadInput as error:
@@ -39,7 +41,7 @@ def main() -> None:
 
 
 def _end(status: int, message: str) -> NoReturn:
-    print(f"fedbench-data: {message}", file=sys.stderr, flush=True)
+    print(f"fedbench-data: {spelled_out(message)}", file=sys.stderr, flush=True)
     sys.exit(status)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbench.data.base import Examples
+from fedbench.data.base import Dataset, Examples
 from fedbench.data.named import NamedDataset
 from fedbench.errors import require
 
@@ -19,6 +19,10 @@ class Digits(NamedDataset):
 
     The third of every five images of a class is a test image: a fixed, stratified 80/20 split for every seed.
     """
+
+    def load(self, seed: int) -> Dataset:
+        require(self.name == "digits", "data.name", self.name, "these are the embedded digits; only digits is allowed")
+        return super().load(seed)
 
     def read(self) -> tuple[Examples, Examples]:
         require(self.classes == 10, "data.classes", self.classes, "digits has 10")

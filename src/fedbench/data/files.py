@@ -33,8 +33,15 @@ def data_root(root: str | None) -> Path:
     return platformdirs.user_cache_path("fedbench") / "data"
 
 
+def require_file(path: Path, subject: str) -> None:
+    """A pipe would be waited for, and a device read without end. What is not there at all, opening it tells."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise BadInput(f"{subject}: neither a pipe nor a device; an ordinary file is allowed")
+
+
 def read_npz(path: Path, names: Sequence[str], subject: str) -> list[np.ndarray]:
     """The named arrays of a file, never pickles. A bad file is a BadInput that starts with `subject`."""
+    require_file(path, subject)
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
@@ -44,7 +51,11 @@ def read_npz(path: Path, names: Sequence[str], subject: str) -> list[np.ndarray]
             if missing:
                 has = ", ".join(archive.files) or "nothing"
                 raise BadInput(f"{subject}: lacks {', '.join(missing)} (has {has}); needs {', '.join(names)}")
-            return [archive[name] for name in names]
+            arrays = [archive[name] for name in names]
+            for name, array in zip(names, arrays, strict=True):
+                if not isinstance(array, np.ndarray):  # numpy returns what is no .npy file as it is
+                    raise BadInput(f"{subject}: {name} is no array (.npy); needs {', '.join(names)}")
+            return arrays
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise unreadable(subject, error) from error
     except DAMAGED as error:
@@ -83,6 +94,7 @@ def open_mapped(path: Path, subject: str) -> np.memmap:
 
     The map is copy-on-write, because torch warns about arrays that cannot be written; the file never changes.
     """
+    require_file(path, subject)
     try:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -96,6 +108,7 @@ def open_mapped(path: Path, subject: str) -> np.memmap:
 
 def file_hash(path: Path, subject: str) -> str:
     """Hash of a file's bytes: a file given by path enters a run's identity by its contents, not its name."""
+    require_file(path, subject)
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

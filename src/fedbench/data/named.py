@@ -52,6 +52,7 @@ class NamedDataset:
         whole = self.name == Path(self.name).name not in ("", "..")  # a folder of the data root, not a way out of it
         require(whole, "data.name", self.name, "the name of a folder in the data root is allowed, without /")
         check_choices(self.augment)
+        self._check_form()
         if self.source == "synthetic":
             return self._load_stand_in()
         train, test = self.read()
@@ -76,6 +77,18 @@ class NamedDataset:
             ],
             content=info.content() if info and (recorded or self.always_by_checksum) else "",
         )
+
+    def _check_form(self) -> None:
+        """Ranges that hold for real images and for stand-ins, whether or not their value is used."""
+        whole = len(self.shape) == 3 and min(self.shape) >= 1
+        require(whole, "data.shape", self.shape, "needs height, width and channels, each at least 1")
+        require(self.classes >= 2, "data.classes", self.classes, "at least 2")
+        check_sizes(self.train_size, self.test_size)
+        channels = self.shape[-1]
+        for key, values in (("data.mean", self.mean), ("data.std", self.std)):
+            good = values is None or (len(values) == channels and bool(np.isfinite(values).all()))
+            require(good, key, values, f"needs {channels} finite numbers, one a channel, or null")
+        require(self.std is None or min(self.std) > 0, "data.std", self.std, "needs numbers above 0")
 
     def read(self) -> tuple[Examples, Examples]:
         """Training and test examples from the data root, after the download if it is asked for and needed."""
@@ -126,9 +139,6 @@ class NamedDataset:
             raise BadInput(f"{path}: {problem}")
 
     def _load_stand_in(self) -> Dataset:
-        whole = len(self.shape) == 3 and min(self.shape) >= 1
-        require(whole, "data.shape", self.shape, "needs height, width and channels, each at least 1")
-        require(self.classes >= 2, "data.classes", self.classes, "at least 2")
         train_size, test_size = stand_in_sizes(self.classes, self.train_size, self.test_size, self.subset)
         train, test = stand_in(self.name, self.shape, self.classes, train_size, test_size)
         note = f"synthetic stand-in for {self.name}"
@@ -136,10 +146,13 @@ class NamedDataset:
         return assemble(self.name, train, test, self.classes, source="synthetic", notes=[note, size_note])
 
 
-def stand_in_sizes(classes: int, train_size: int, test_size: int, subset: int | None) -> tuple[int, int]:
-    """Training and test examples of a stand-in; `subset` shrinks both."""
+def check_sizes(train_size: int, test_size: int) -> None:
     for key, size in (("data.train_size", train_size), ("data.test_size", test_size)):
         require(size >= 1, key, size, "at least 1")
+
+
+def stand_in_sizes(classes: int, train_size: int, test_size: int, subset: int | None) -> tuple[int, int]:
+    """Training and test examples of a stand-in; `subset` shrinks both."""
     if subset is None:
         return train_size, test_size
     check_subset(subset, train_size)

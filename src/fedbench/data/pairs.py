@@ -11,7 +11,7 @@ import numpy as np
 from fedbench.data.base import Dataset, Examples, assemble
 from fedbench.data.files import data_root, read_npz, unreadable
 from fedbench.data.info import VOCABULARY, npz_files, pair_files, read_info
-from fedbench.data.named import SOURCES, damaged, is_there, missing, size_note, stand_in_sizes
+from fedbench.data.named import SOURCES, check_sizes, damaged, is_there, missing, size_note, stand_in_sizes
 from fedbench.data.prepare import download
 from fedbench.data.questions import FIRST_WORD, PADDING, TOLERANCE, padded
 from fedbench.errors import BadInput, require
@@ -40,6 +40,8 @@ class PairDataset:
         require(self.source in SOURCES, "data.source", self.source, f"choose from {', '.join(SOURCES)}")
         require(self.length >= 1, "data.length", self.length, "at least 1")
         require(self.vocabulary >= 1, "data.vocabulary", self.vocabulary, "at least 1")
+        require(self.classes == 2, "data.classes", self.classes, "pairs mean the same or not: only 2 is allowed")
+        check_sizes(self.train_size, self.test_size)
         if self.source == "synthetic":
             return self._load_stand_in()
         folder = data_root(self.root) / self.name

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedbench.data.files import file_hash, unreadable
+from fedbench.data.files import file_hash, require_file, unreadable
 from fedbench.errors import BadInput, bad_value, require
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
@@ -145,6 +145,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 def read_safetensors(path: str | Path, subject: str) -> dict[str, Tensor]:
     """The tensors of a file. A bad file is a BadInput that starts with `subject`."""
     file = Path(path).expanduser()
+    require_file(file, subject)
     try:
         file.open("rb").close()  # says what is wrong with a path; the reader itself does not
         return load_file(file)

@@ -11,7 +11,7 @@ from pickle import UnpicklingError
 import torch
 from torch import Tensor
 
-from fedbench.data.files import unreadable
+from fedbench.data.files import require_file, unreadable
 from fedbench.errors import BadInput
 from fedbench.models.base import read_safetensors, shorten
 from fedbench.torchvision_shim import import_torchvision
@@ -90,6 +90,7 @@ def _fetch(address: str, file: Path) -> None:
 def _read(file: Path, subject: str) -> dict[str, Tensor]:
     if file.suffix == ".safetensors":
         return read_safetensors(file, subject)
+    require_file(file, subject)
     try:
         tensors = torch.load(file, map_location="cpu", weights_only=True)  # never code
     except OSError as error:

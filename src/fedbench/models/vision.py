@@ -19,6 +19,7 @@ from fedbench.models.pretrained import find_checkpoint, load_trunk, sha256
 from fedbench.torchvision_shim import import_torchvision
 
 _PATCH = 32  # pixels a side of what ViT-B/32 takes for one word
+_MOST_PIXELS = 4096  # a side: a batch of larger images fits into no memory, which shows only in training
 _STEMS = ("imagenet", "cifar")
 _EXTRA = (512, 256)  # widths of the two linear layers; FedPGVC does not tell its own
 
@@ -157,8 +158,8 @@ class ResNet18(TrunkSettings):
     def build(self, shape: tuple[int, ...], classes: int) -> ResNet18Network:
         self._check_channels("resnet18", shape)
         require(self.stem in _STEMS, "model.stem", self.stem, f"choose from {', '.join(_STEMS)}")
-        allowed = "null or at least 8 pixels are allowed"
-        require(self.image_size is None or self.image_size >= 8, "model.image_size", self.image_size, allowed)
+        size, allowed = self.image_size, f"null or 8 to {_MOST_PIXELS} pixels are allowed"
+        require(size is None or 8 <= size <= _MOST_PIXELS, "model.image_size", size, allowed)
         allowed = "torchvision's weights are for a stem of 7x7, so imagenet is allowed with model.pretrained=true"
         require(not self.pretrained or self.stem == "imagenet", "model.stem", self.stem, allowed)
         return ResNet18Network(classes, self.stem, self.extra, self.image_size)
@@ -174,7 +175,8 @@ class VitB32(TrunkSettings):
     def build(self, shape: tuple[int, ...], classes: int) -> VitB32Network:
         self._check_channels("vit_b32", shape)
         size = self.image_size
-        require(size >= _PATCH and size % _PATCH == 0, "model.image_size", size, "a multiple of 32 is allowed")
+        allowed = f"a multiple of 32, at most {_MOST_PIXELS}, is allowed"
+        require(_PATCH <= size <= _MOST_PIXELS and size % _PATCH == 0, "model.image_size", size, allowed)
         allowed = "torchvision's weights are for 224 pixels, so 224 is allowed with model.pretrained=true"
         require(not self.pretrained or size == 224, "model.image_size", size, allowed)
         return VitB32Network(classes, size)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbench.data.files import file_hash, unreadable
+from fedbench.data.files import file_hash, require_file, unreadable
 from fedbench.errors import BadInput, bad_value, require
 from fedbench.partitions.base import Split
 
@@ -56,8 +56,10 @@ class FilePartition:
         return Path(self.path).expanduser()
 
     def _read(self) -> list[list[int]]:
+        file = self._file()
+        require_file(file, self._subject())
         try:
-            lists = json.loads(self._file().read_bytes())
+            lists = json.loads(file.read_bytes())
         except OSError as error:
             raise unreadable(self._subject(), error) from error
         except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, numbers of thousands of digits
