@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from faults_helper import SETTING, WORDS, Ended, checkpoints, folder_of, one_line, result, run, uninterrupted
 
-from fedbench.checkpoint import _checksum_of
+from fedbench.files import checksum_of
 
 ALWAYS = ("algo=scaffold",)
 # Each keeps something that no other does, on the server or with its clients; the rest is run by hand.
@@ -71,7 +71,7 @@ def harm(newest: Path, how: str, chance: random.Random) -> str:
         manifest = json.loads((newest / "manifest.json").read_text())
         del manifest["checksum"]
         manifest["origin"][how] = "another"
-        manifest["checksum"] = _checksum_of(manifest)
+        manifest["checksum"] = checksum_of(manifest)
         (newest / "manifest.json").write_text(json.dumps(manifest))
         return f"it was written by {how} another, this is "
     file = chance.choice([file for file in sorted(newest.iterdir()) if file.stat().st_size])

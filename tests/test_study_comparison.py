@@ -201,3 +201,12 @@ def test_a_commit_that_is_not_known_is_not_called_clean(tmp_path, commit, dirty,
     made = experiment({"form": "table", "rows": ["method"], "columns": []}, {"method": {"A": "x=1"}}, seeds=[0])
     one = study(tmp_path / "runs", made, lambda labels, seed: metrics(0.5), facts=lambda labels, seed: known)
     assert [link.commit for link in build_entry(one, tmp_path).runs] == [told]
+
+
+def test_a_run_without_checksums_whose_metrics_cannot_be_read_is_told(tmp_path):
+    made = experiment({"form": "table", "rows": ["method"], "columns": []}, {"method": {"A": "x=1"}}, seeds=[0])
+    known = {"partition_hash": "abc"}
+    one = study(tmp_path / "runs", made, lambda labels, seed: metrics(0.5), facts=lambda labels, seed: known)
+    (tmp_path / "runs" / "0-0" / "metrics.csv").write_text("round,test_acc")
+    words = "metrics.csv cannot be read, so this run counts as missing; force=true runs it again"
+    assert build_entry(one, tmp_path).problems == [f"A, seed 0, damaged: {tmp_path / 'runs' / '0-0'}: {words}"]
