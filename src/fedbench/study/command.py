@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedbench.errors import BadInput, OneLineParser
 from fedbench.main import FINISHED, UNEXPECTED
+from fedbench.streams import make_usable
 from fedbench.study.endings import one_line_endings
 from fedbench.study.experiment import SCALES, chosen
 from fedbench.study.ledger import kept_plans
@@ -26,6 +27,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def main() -> None:
+    make_usable()
     with one_line_endings("fedbench-tables", Path("results")):
         arguments = parse(sys.argv[1:])
     with one_line_endings("fedbench-tables", arguments.results):

@@ -15,6 +15,7 @@ from rich.console import Console
 from fedbench.errors import BadInput, OneLineParser
 from fedbench.main import FINISHED, INTERRUPTED, UNEXPECTED
 from fedbench.source import source_commit
+from fedbench.streams import make_usable
 from fedbench.study.calibrate import estimate_all
 from fedbench.study.endings import one_line_endings
 from fedbench.study.execute import Executor
@@ -107,6 +108,7 @@ def run_missing(
 
 
 def main() -> None:
+    make_usable()
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 140)
     with one_line_endings("reproduce_tables.py", Path("results")):
         arguments = parse(sys.argv[1:])
