@@ -232,22 +232,21 @@ def bench_memory() -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [load.name for load in WORKLOADS] + ["methods", "start", "memory"]
-    parser.add_argument("what", nargs="*", choices=[*names, []], default=names, help="workloads; default: all")
+    parser.add_argument("what", nargs="*", choices=[*names, []], default=[], help="workloads; default: all")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
+    what = arguments.what or names
     torch.set_num_threads(1)
-    results = [
-        bench_workload(load, arguments.repeats, arguments.workers) for load in WORKLOADS if load.name in arguments.what
-    ]
-    if "methods" in arguments.what:
+    results = [bench_workload(load, arguments.repeats, arguments.workers) for load in WORKLOADS if load.name in what]
+    if "methods" in what:
         load = WORKLOADS[0]
         data, steps = random_data(load, load.clients * load.images), load.epochs * -(-load.images // load.batch)
         make = lambda group, algorithm: make_federation(load, data, group, algorithm)  # noqa: E731
         results.append(bench_methods(make, arguments.repeats, arguments.workers, steps))
-    if "start" in arguments.what:
+    if "start" in what:
         results.append(bench_start(arguments.repeats))
-    if "memory" in arguments.what:
+    if "memory" in what:
         results.append(bench_memory())
     sys.exit(not all(results))
 

@@ -50,6 +50,19 @@ def test_the_bench_judges_a_ratio(monkeypatch, capfd):
     assert "TOO SLOW" in printed
 
 
+@pytest.mark.parametrize("words", [[], ["W1", "start"]])
+def test_the_bench_runs_what_is_named_and_all_without_a_name(monkeypatch, words):
+    bench, done = load("bench", monkeypatch), []
+    monkeypatch.setattr(bench, "bench_workload", lambda load, *_: done.append(load.name) or True)
+    for name in ("methods", "start", "memory"):
+        monkeypatch.setattr(bench, f"bench_{name}", lambda *_, name=name: done.append(name) or True)
+    monkeypatch.setattr(sys, "argv", ["bench.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        bench.main()
+    assert not ended.value.code
+    assert done == (words or ["W1", "W2", "W3", "methods", "start", "memory"])
+
+
 def test_the_bench_knows_every_method_that_has_a_limit(monkeypatch, capfd):
     bench, methods = load("bench", monkeypatch), load("bench_methods", monkeypatch)
     workload = dataclasses.replace(bench.WORKLOADS[0], clients=2, images=20, test=20)
