@@ -36,12 +36,12 @@ def to_target(values, **more):
 def test_a_summary_by_hand():
     found = summarise([88.0, 90.0, 92.0], wanted=3)
     assert (found.mean, found.std, found.low, found.high) == (90.0, 2.0, 88.0, 92.0)
-    assert (found.count, found.wanted, found.diverged, found.complete) == (3, 3, 0, True)
+    assert (found.count, found.wanted, found.diverged) == (3, 3, 0)
 
 
 def test_one_seed_has_no_spread_and_no_seed_has_no_mean():
     one = summarise([90.0], wanted=3, diverged=1)
-    assert (one.mean, one.std, one.count, one.wanted, one.diverged, one.complete) == (90.0, None, 1, 3, 1, False)
+    assert (one.mean, one.std, one.count, one.wanted, one.diverged) == (90.0, None, 1, 3, 1)
     none = summarise([], wanted=2, diverged=2)
     assert (none.mean, none.std, none.low, none.high, none.count, none.diverged) == (None, None, None, None, 0, 2)
 

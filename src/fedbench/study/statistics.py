@@ -44,10 +44,6 @@ class Summary:
     low: float | None
     high: float | None
 
-    @property
-    def complete(self) -> bool:
-        return self.count == self.wanted
-
 
 def summarise(values: Sequence[float | None], wanted: int, diverged: int = 0) -> Summary:
     """Of one value for each seed; None and non-finite ones do not count. Those of diverged runs are not to be given."""
