@@ -210,3 +210,21 @@ def test_a_run_without_checksums_whose_metrics_cannot_be_read_is_told(tmp_path):
     (tmp_path / "runs" / "0-0" / "metrics.csv").write_text("round,test_acc")
     words = "metrics.csv cannot be read, so this run counts as missing; force=true runs it again"
     assert build_entry(one, tmp_path).problems == [f"A, seed 0, damaged: {tmp_path / 'runs' / '0-0'}: {words}"]
+
+
+def test_a_claim_that_rests_on_fewer_seeds_says_so(tmp_path):
+    claims = [{"text": "B is best", "better": "B", "than": ["A"], "measure": "Best"}]
+    show = {"form": "table", "rows": ["method"], "measures": {"Best": "best_accuracy"}}
+    made = experiment(show, TWO, seeds=[0, 1, 2], claims=claims)
+    accuracy = {"A": 0.5, "B": 0.6}
+    facts = lambda labels, seed: {"partition_hash": "abc"}  # noqa: E731
+    files = lambda labels, seed: metrics(accuracy[labels["method"]])  # noqa: E731
+    whole = build_entry(study(tmp_path / "whole", made, files, facts=facts), tmp_path)
+    assert [(claim.verdict, claim.detail) for claim in whole.claims] == [("holds", "1 of 1 column")]
+    status = lambda labels, seed: "diverged" if (labels["method"], seed) == ("A", 2) else "finished"  # noqa: E731
+    fewer = build_entry(study(tmp_path / "fewer", made, files, status, facts=facts), tmp_path)
+    assert fewer.claims[0].detail == "1 of 1 column; 1 of 2 cells lack seeds or have diverged ones"
+    half = lambda labels, seed: "diverged" if labels["method"] == "B" and seed else "finished"  # noqa: E731
+    lucky = build_entry(study(tmp_path / "lucky", made, files, half, facts=facts), tmp_path)
+    assert lucky.claims[0].verdict == "fails"  # one lucky seed of three is no result
+    assert lucky.grids[0].rows[1].cells[0].measured == "60.00 *(1 of 3 seeds)"

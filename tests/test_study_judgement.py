@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from study_folders import experiment, metrics, study
 
+from fedbench.study.entry import build_entry
 from fedbench.study.experiment import Experiment, Published
 from fedbench.study.measures import as_measure
 from fedbench.study.model import GridCell
@@ -112,3 +113,32 @@ def test_as_good_is_enough_where_the_claim_says_so():
     values = {(("method", "A"),): 3.0, (("method", "B"),): 3.0}
     assert check_claim(claim, values, higher=False).verdict == "fails"
     assert check_claim({**claim, "ties": True}, values, higher=False).verdict == "holds"
+
+
+def test_all_seeds_stand_in_the_settings_and_a_figure_shows_no_mean_over_lucky_ones(tmp_path, monkeypatch):
+    """Also when the first seed is missing; rounds to a target are a median in which the unreached count."""
+    target, seen = {"name": "rounds_to", "target": 0.5}, {}
+
+    def draw(study, measure):
+        seen.update({cell.labels["method"]: measure(cell, target) for cell in study.cells})
+        return []
+
+    monkeypatch.setattr("fedbench.study.entry.draw", draw)
+    show = {"form": "points", "x": "method", "measures": {"Rounds": target}}
+    made = experiment(
+        show,
+        {"method": {"A": "algo=a", "B": "algo=b"}},
+        seeds=[0, 1, 2],
+        provenance={"seed": {"from": "choice", "why": "three"}},
+    )
+    curves = {"A": {1: (0.5,), 2: (0.1, 0.1, 0.5)}, "B": {1: (0.5,), 2: (0.1, 0.1)}}
+    one = study(
+        tmp_path / "runs",
+        made,
+        lambda labels, seed: metrics(*curves[labels["method"]][seed]),
+        lambda labels, seed: "finished" if seed else "missing",
+        facts=lambda labels, seed: {"partition_hash": "abc"},
+    )
+    entry = build_entry(one, tmp_path)
+    assert [(setting.key, setting.values) for setting in entry.settings] == [("seed", "1, 2")]
+    assert seen == {"A": [2], "B": [None]}

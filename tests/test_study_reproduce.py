@@ -39,9 +39,13 @@ def test_what_is_refused_is_listed_and_at_smoke_it_is_a_fault(small, capfd):
     assert "0 runs failed, 3 refused" in out
 
 
-def test_a_report_after_one_experiment_still_has_the_others(small, capfd):
-    for name in ("small/table1", "small/figure1"):
-        assert study_small.reproduce("--only", name, "--scale", "smoke") == 0
+def test_a_report_after_one_experiment_still_has_the_others_which_are_not_sent_again(small, capfd, monkeypatch):
+    sent = []
+    monkeypatch.setattr("fedbench.study.wandb.publish", lambda entry, results: sent.append(entry.name))
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    for name in ("small/figure1", "small/table1"):
+        assert study_small.reproduce("--only", name, "--scale", "smoke", "--wandb") == 0
+    assert sent == ["small/figure1", "small/table1"]
     assert "2 experiments in the report" in capfd.readouterr().out
     page = Path("results/report/index.html").read_text()
     assert page.index("small/table1") < page.index("small/figure1")

@@ -172,7 +172,7 @@ def options_first(arguments: list[str]) -> list[str]:
         word = rest.pop(0)
         (options if word.startswith("-") else words).append(word)
         action = actions.get(word)
-        if action and rest and (action.nargs is None or (action.nargs == "?" and rest[0] in action.choices)):
+        if action and rest and (action.nargs is None or (action.nargs == "?" and rest[0] in (action.choices or ()))):
             options.append(rest.pop(0))
     return options + words
 

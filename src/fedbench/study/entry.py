@@ -17,7 +17,7 @@ from fedbench.study.order import order_claim
 from fedbench.study.readers import UNREADABLE
 from fedbench.study.runs import FAILED, REFUSED, Study, StudyCell, StudyRun
 from fedbench.study.table import Values, build_grid, combinations
-from fedbench.study.value import cost_value, seeds_part
+from fedbench.study.value import cost_value
 from fedbench.study.verdict import check_claim
 from fedbench.study.wording import caption
 
@@ -122,8 +122,10 @@ def _claims(values: Values, published: list[Any]) -> list[Claim]:
 
 def _with_lacking_seeds(claim: Claim, values: Values, measure: Measure) -> Claim:
     """A verdict that rests on fewer seeds than were wanted says so."""
-    cells = [values.of(cell, measure).readings for cell in values.study.cells]
-    lacking = sum(bool(seeds_part(found)) for found in cells)
+    lacking, cells = 0, values.study.cells
+    for cell in cells:
+        damaged = any(reading.state == "damaged" for reading in values.of(cell, measure).readings)
+        lacking += damaged or len(cell.finished) < len(cell.runs)
     if not lacking or claim.verdict == "untested":
         return claim
     return replace(claim, detail=f"{claim.detail}; {lacking} of {len(cells)} cells lack seeds or have diverged ones")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from fedbench.files import write_atomically
 from fedbench.study.entry import build_entry
-from fedbench.study.experiment import load
+from fedbench.study.experiment import load, names
 from fedbench.study.ledger import status_of, study_of
 from fedbench.study.model import Entry
 from fedbench.study.page import write_page
@@ -18,9 +19,15 @@ from fedbench.study.plan import Plan, pool_of
 from fedbench.study.text import csv_rows, latex, markdown
 
 
-def render_all(plans: list[Plan], results: Path, console: Console, wandb: bool = False) -> list[Entry]:
-    """One experiment after another, in as many processes as there are cores, then the page of all."""
-    tasks = [(plan, results) for plan in plans]
+def render_all(
+    plans: list[Plan], results: Path, console: Console, wandb: bool = False, beside: Sequence[Plan] = ()
+) -> list[Entry]:
+    """One experiment after another, in as many processes as there are cores, then the page of all.
+
+    `beside`: experiments that are in the page, too, but that nobody asked for, so that they are not sent to W&B again.
+    """
+    order = names()
+    tasks = [(plan, results) for plan in sorted([*plans, *beside], key=lambda plan: order.index(plan.experiment))]
     entries = []
     processes = min(len(os.sched_getaffinity(0)), len(tasks))
     with console.status("rendering") as status, pool_of(processes) as pool:
@@ -31,8 +38,10 @@ def render_all(plans: list[Plan], results: Path, console: Console, wandb: bool =
     if wandb:
         from fedbench.study.wandb import publish
 
+        asked = {plan.experiment for plan in plans}
         for entry in entries:
-            publish(entry, results)
+            if entry.name in asked:
+                publish(entry, results)
     return entries
 
 

@@ -21,7 +21,7 @@ from fedbench.study.endings import one_line_endings
 from fedbench.study.execute import Executor
 from fedbench.study.experiment import SCALES, SMOKE, chosen, load, names
 from fedbench.study.ledger import Ledger, duration, kept_plans
-from fedbench.study.plan import Job, Plan, make_plans
+from fedbench.study.plan import Job, make_plans
 from fedbench.study.render import render_all
 
 
@@ -59,7 +59,7 @@ def reproduce(arguments: argparse.Namespace, console: Console) -> int:
     failed += [(f"fedbench {' '.join(job.words)}", last_line(job.problem)) for job in ledger.unplanned if job.broken]
     refused = [job for job in ledger.unplanned if not job.broken]
     others = kept_plans(results, [name for name in names() if name not in chosen(arguments.only)])
-    entries = render_all(in_order([*plans, *others]), results, console, wandb=arguments.wandb)
+    entries = render_all(plans, results, console, wandb=arguments.wandb, beside=others)
     for line, problem in failed:
         console.print(f"failed: {line}\n  {problem}", markup=False, highlight=False)
     for reason, count in Counter(last_line(job.problem) for job in refused).items():
@@ -77,10 +77,6 @@ def reproduce(arguments: argparse.Namespace, console: Console) -> int:
 
 def last_line(problem: str) -> str:
     return (problem.strip().splitlines() or [""])[-1]
-
-
-def in_order(plans: list[Plan]) -> list[Plan]:
-    return sorted(plans, key=lambda plan: names().index(plan.experiment))
 
 
 def run_missing(
