@@ -38,7 +38,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fedbench(tmp_path, monkeypatch, capfd, data_root):
     """Call `fedbench ...` in this process; results go to a temporary folder."""
-    from fedbench import main as program
+    from fedbench import cli as program
     from fedbench import tracking
 
     monkeypatch.setenv("FEDBENCH_DATA", str(data_root))

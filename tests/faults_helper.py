@@ -101,7 +101,7 @@ class Started:
 
 def start(fault: dict, *words: str) -> Started:
     """`fedbench WORDS` with a planted fault, forked from this process: nothing has to be imported again."""
-    from fedbench import main as program
+    from fedbench import cli as program
 
     number = next(COUNTER)
     out, err = (Path(f"{name}-{os.getpid()}-{number}.txt").absolute() for name in ("out", "err"))

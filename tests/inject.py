@@ -21,8 +21,8 @@ from pathlib import Path
 import torch.distributed as dist
 
 import fedbench.checkpoint
-from fedbench import main as program
-from fedbench import reporting
+from fedbench import cli as program
+from fedbench import reporting, train
 from fedbench.checkpoint import CheckpointStore
 from fedbench.client import Trainer
 from fedbench.federation import Federation
@@ -40,7 +40,7 @@ PLACES = {  # where a fault can be planted: owner and name of a function
     "rename": (os, "replace"),
     "final": (Recorder, "finish"),
     "final-summary": (Recorder, "_results"),
-    "cleaning": (program, "clean"),
+    "cleaning": (train, "clean"),
 }
 ERRORS = {name: getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EIO", "ENOMEM", "EMFILE")}
 

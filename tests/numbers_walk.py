@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
 from fedbench.config import check, config_folder
-from fedbench.main import assemble, build_parts
 from fedbench.parallel import Group
+from fedbench.train import assemble, build_parts
 
 
 def write_files(folder: Path) -> dict[str, str]:

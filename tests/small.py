@@ -11,8 +11,8 @@ from fedbench.batches import examples
 from fedbench.config import Config, check, config_folder
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel, digest
-from fedbench.main import Parts, build_parts
 from fedbench.parallel import Group
+from fedbench.train import Parts, build_parts
 
 # A stand-in of 300 images of MNIST's shape, on 5 very different clients.
 DATA = (

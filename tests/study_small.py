@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import fedbench.main  # so that every module that asks for the configuration folder is there to be told
+import fedbench.cli  # so that every module that asks for the configuration folder is there to be told
 import fedbench.study.reproduce
 from fedbench.config import config_folder
 

@@ -46,7 +46,7 @@ def in_a_child(call) -> int:
 
 
 def start(arguments: tuple[str, ...]) -> int:
-    from fedbench import main as program
+    from fedbench import cli as program
 
     def call() -> None:
         sys.argv = ["fedbench", "logger=none", *arguments]

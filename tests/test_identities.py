@@ -9,9 +9,9 @@ import pytest
 import small
 
 from fedbench.config import Config
-from fedbench.main import build_parts
 from fedbench.models.cnn import LeNet
 from fedbench.models.dense import Mlp
+from fedbench.train import build_parts
 
 ROUNDS = ("rounds=2", "client.epochs=1", "client.lr=0.05", "eval.every=2")
 NETWORKS = {"plain": Mlp(hidden=[16, 8]), "batch norm": LeNet(batch_norm=True)}

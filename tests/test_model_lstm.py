@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from fedbench.data.base import Dataset
 from fedbench.flat import FlatModel
-from fedbench.main import build_parts
 from fedbench.models import Lstm
+from fedbench.train import build_parts
 
 
 def test_the_states_are_those_of_packed_sentences_in_one_lstm_of_two_layers():

@@ -151,7 +151,7 @@ def test_the_whole_transformer_runs_on_small_images():
 
 
 def test_torchvision_is_imported_only_when_it_is_needed():
-    code = "import sys, fedbench.main, fedbench.models; sys.exit('torchvision' in sys.modules)"
+    code = "import sys, fedbench.cli, fedbench.models; sys.exit('torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -16,11 +16,11 @@ from fedbench.checkpoint import CheckpointStore
 from fedbench.config import Config, config_folder
 from fedbench.errors import BadInput
 from fedbench.federation import Federation
-from fedbench.main import build_parts
 from fedbench.models.cnn import LeNet
 from fedbench.models.dense import Mlp
 from fedbench.parallel import Group, launch
 from fedbench.parts import Parts
+from fedbench.train import build_parts
 
 ALGORITHMS = sorted(file.stem for file in (config_folder() / "algo").glob("*.yaml"))
 MODIFIERS = sorted(file.stem for file in (config_folder() / "modifier").glob("*.yaml"))

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 
-from fedbench import main as program
+from fedbench import cli as program
 
 QUICK = ("logger=none", "client.epochs=1", "partition.clients=4")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import study_small
 
-from fedbench import main as program
+from fedbench import train as program
 from fedbench.errors import BadInput
 from fedbench.study import execute
 from fedbench.study.execute import Executor

@@ -147,7 +147,7 @@ def test_a_plan_is_kept_until_a_file_the_program_or_the_data_change(small, monke
     (program.parent / "main.py").write_text("pass\n")
     monkeypatch.setattr(plans, "__file__", str(program / "plan.py"))
     assert (again(), again()) == (4, 0)
-    monkeypatch.setattr("fedbench.main.pick_device", lambda asked: "cuda")
+    monkeypatch.setattr("fedbench.train.pick_device", lambda asked: "cuda")
     assert again() == 4
     assert len(set(stamps)) == 6
 

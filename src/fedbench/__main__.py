@@ -1,5 +1,5 @@
 """`python -m fedbench` is the same as `fedbench`."""
 
-from fedbench.main import main
+from fedbench.cli import main
 
 main()

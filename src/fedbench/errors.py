@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, NoReturn
 
+# How a program of ours ends: well (a diverged run, too), unexpectedly, by bad input, or on request.
+FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
 # What numpy and torch say about sizes that cannot be.
 _TOO_LARGE = ("can't allocate", "not enough memory", "Maximum allowed", "verflow", "array is too big")
 

@@ -21,9 +21,9 @@ class TidySweeper(BasicSweeper):
     needs_jobs = True
 
     def sweep(self, arguments: list[str]) -> Any:
-        from fedbench.errors import BadInput, bad_value
+        from fedbench.cli import statuses
+        from fedbench.errors import BAD_INPUT, BadInput, bad_value
         from fedbench.files import remove_made
-        from fedbench.main import BAD_INPUT, statuses
 
         folder = Path(self.config.hydra.sweep.dir)
         places = (folder / "multirun.yaml", folder, *folder.parents)

@@ -119,8 +119,8 @@ def _try_to_measure(config: Config, pipe: Any) -> None:
 
 
 def _measure(config: Config) -> Round:
-    from fedbench.main import assemble, build_parts
     from fedbench.parallel import Group, settle
+    from fedbench.train import assemble, build_parts
 
     scalars = config.scalars
     client = replace(scalars.client, steps=STEPS)

@@ -197,7 +197,7 @@ def _configuration(job: Job, results: Path, ranks: int, wandb: bool) -> Config:
 
 
 def _attempt(configuration: Callable[[], Config], request: _Request) -> tuple[str, str]:
-    from fedbench.main import run
+    from fedbench.train import run
 
     try:
         with request:

@@ -103,7 +103,7 @@ def read_plan(results: Path, experiment: str, scale: str) -> tuple[Plan, str] | 
 
 def stamp() -> str:
     """Changes with the configuration files, the program, the device and the datasets at hand: with any run's id."""
-    from fedbench.main import pick_device
+    from fedbench.train import pick_device
 
     digest = hashlib.blake2b(pick_device("auto").encode(), digest_size=8)
     for folder, suffixes in ((config_folder(), (".yaml", ".csv")), (Path(__file__).parents[1], (".py",))):
@@ -203,8 +203,8 @@ def settle_job(task: tuple[list[str], int, str]) -> Job:
 
 
 def _settled(words: list[str], seed: int, results: str) -> Job:
-    from fedbench.main import build_parts
     from fedbench.study.calibrate import work_of
+    from fedbench.train import build_parts
 
     config = compose_config([*words, f"results={results}"])
     packed = pickle.dumps(config)  # now: building binds the algorithm's pieces to a whole network

@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from fedbench.errors import BadInput, OneLineParser
-from fedbench.main import FINISHED, INTERRUPTED, UNEXPECTED
+from fedbench.errors import FINISHED, INTERRUPTED, UNEXPECTED, BadInput, OneLineParser
 from fedbench.source import source_commit
 from fedbench.streams import make_usable
 from fedbench.study.calibrate import estimate_all

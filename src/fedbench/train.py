@@ -1,26 +1,19 @@
-"""The command line: builds the parts of an experiment in a visible order, runs it, reports."""
+"""One experiment as a library: build its parts in a visible order, train, write. `fedbench.cli` and studies call it."""
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import traceback
 from pathlib import Path
 
-import hydra
 import torch
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig
 
-from fedbench import guard, memory, messages
+from fedbench import memory
 from fedbench.algorithms.base import Scene
 from fedbench.algorithms.build import build
 from fedbench.batches import examples
-from fedbench.config import Config, check, config_folder, short_names
-from fedbench.errors import BadInput, bad_value, refuse_what_does_not_fit, require, spelled_out
-from fedbench.faults import MachineFault, WorkerFailure, explain
+from fedbench.config import Config
+from fedbench.errors import refuse_what_does_not_fit, require
+from fedbench.faults import explain
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
 from fedbench.interrupt import Interrupted, StopRequest
@@ -33,11 +26,7 @@ from fedbench.reporting import announce, is_done, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
 from fedbench.seeding import derive
 from fedbench.settings import Scalars
-from fedbench.source import source_commit
-from fedbench.streams import make_usable
 from fedbench.watchdog import watchdog
-
-FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 @refuse_what_does_not_fit
@@ -180,84 +169,3 @@ def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
     else:
         journal.finish()
     group.barrier()  # whoever leaves before the leader has written does not notice when it hangs
-
-
-statuses: list[int] = []
-
-
-def job(composed: DictConfig) -> None:
-    """One job of a sweep, or the only one. A failed job is told at once and does not end a sweep."""
-    aliases: dict[str, str] = {}
-    try:
-        aliases = short_names(composed)
-        stopping = run(check(composed, dict(HydraConfig.get().runtime.choices)))
-        statuses.append(FINISHED)
-        if stopping and HydraConfig.get().mode == RunMode.MULTIRUN:  # this run is done, but others were to follow
-            raise Interrupted
-    except BadInput as error:
-        complain(in_users_words(str(error), aliases))
-        statuses.append(BAD_INPUT)
-    except messages.CONFIGURATION_ERRORS as error:  # an interpolation that leads nowhere
-        complain(messages.explain(error, sys.argv[1:]))
-        statuses.append(BAD_INPUT)
-    except (Interrupted, KeyboardInterrupt):
-        statuses.append(INTERRUPTED)
-        raise KeyboardInterrupt from None  # ends a sweep, too
-    except MachineFault as error:
-        complain(str(error), on_every_rank=True)
-        statuses.append(UNEXPECTED)
-    except WorkerFailure as error:
-        print(f"fedbench: {str(error).rstrip()}", file=sys.stderr, flush=True)  # with the worker's traceback
-        statuses.append(UNEXPECTED)
-    except Exception:
-        traceback.print_exc()
-        statuses.append(UNEXPECTED)
-
-
-def in_users_words(message: str, aliases: dict[str, str]) -> str:
-    """Name the short key that a person typed, `algo.mu`, instead of the place to which it leads."""
-    for place, name in aliases.items():
-        message = message.replace(f"{place}=", f"{name}=")
-    return message
-
-
-def complain(message: str, on_every_rank: bool = False) -> None:
-    if on_every_rank or not under_torchrun() or os.environ.get("RANK") == "0":
-        print(f"fedbench: {spelled_out(message)}", file=sys.stderr, flush=True)
-
-
-def main() -> None:
-    """`fedbench ...`: see `fedbench --help`."""
-    make_usable()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they become one line
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU must not spoil the fork
-    source_commit()  # now, and not when the files may have changed
-    sys.argv[1:] = messages.options_first(sys.argv[1:])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # before and between runs it ends all, like Ctrl-C
-    guard.install()
-    try:
-        messages.check_torchrun()
-        messages.check_words(sys.argv[1:])
-        hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)()
-    except BadInput as error:  # of a sweep as a whole, or of the environment
-        complain(str(error), on_every_rank=str(error).startswith("environment"))
-        statuses.append(BAD_INPUT)
-    except (ValueError, *messages.CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
-        complain(messages.explain(error, sys.argv[1:]))
-        statuses.append(BAD_INPUT)
-    except OSError as error:  # Hydra could not write a sweep's list of overrides
-        complain(str(bad_value("results", error.filename, f"a folder that can be written is allowed ({error})")))
-        statuses.append(BAD_INPUT)
-    except KeyboardInterrupt:
-        statuses.append(INTERRUPTED)
-        if sys.stdout.isatty():
-            print("\x1b[?25h", end="")  # a progress bar may have died with the cursor hidden
-        complain("interrupted; the same command (without force=true) goes on from the last checkpoint")
-    for status in (INTERRUPTED, UNEXPECTED, BAD_INPUT):
-        if status in statuses:
-            sys.exit(status)
-    sys.exit(FINISHED)
-
-
-if __name__ == "__main__":
-    main()
