@@ -1,10 +1,11 @@
 """Checkpoints: a folder of safetensors files that appears whole or not at all.
 
-Every rank writes the memories of its own clients, the leader writes the server's side and, last, a manifest with the
-checksum of every file and of itself; then the folder is renamed into place. The one before it is kept: should the
-newest be damaged, the run goes on from there. A run resumes with any number of ranks, because memories are keyed by
-client. A checkpoint says where it comes from (run, partition, source code, versions), and serves only there; what
-another version has written stays for whoever goes back to that version, until the run is finished.
+Every rank writes the memories of its own clients and sends the checksum of its file; the leader writes the server's
+side and, last, a manifest with the checksums of all files and of itself; then the folder is renamed into place. The one
+before it is kept: should the newest be damaged, the run goes on from there. A run resumes with any number of ranks,
+because memories are keyed by client. A checkpoint says where it comes from (run, partition, source code, versions),
+and serves only there; what another version has written stays for whoever goes back to that version, until the run is
+finished.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ PREFIX, UNFINISHED = "checkpoint-", "unfinished-"
 NAME = re.compile(rf"{PREFIX}(?P<tag>[0-9a-f]{{8}})-(?P<number>\d{{6,}})")  # tag: of the origin
 UNFINISHED_NAME = re.compile(rf"{UNFINISHED}\d{{6,}}")
 KEPT = 2
+SERVER_FILE = "server.safetensors"
 
 
 @dataclass
@@ -66,17 +68,19 @@ class CheckpointStore:
             _make_room(target)  # of a damaged one of the same round
             building.mkdir(parents=True)
         self.group.barrier()
-        _save(state.client_tensors(), building / f"clients-{self.group.rank}.safetensors")
+        own = building / _clients_file(self.group.rank)
+        _save(state.client_tensors(), own)
+        checksums = self.group.gather_text(checksum(own))  # also says that every rank has written
         if self.group.leader:
             tensors = state.server_tensors() | {f"extra/{name}": value for name, value in extra.items()}
-            _save(tensors, building / "server.safetensors")
-        self.group.barrier()
-        if self.group.leader:
-            self._complete(building, target, {"done": done, "origin": self.origin, "books": books})
+            _save(tensors, building / SERVER_FILE)
+            files = {_clients_file(rank): value for rank, value in enumerate(checksums)}
+            files[SERVER_FILE] = checksum(building / SERVER_FILE)
+            manifest = {"done": done, "ranks": self.group.size, "origin": self.origin, "books": books, "files": files}
+            self._complete(building, target, manifest)
         self.group.barrier()
 
     def _complete(self, building: Path, target: Path, manifest: dict[str, Any]) -> None:
-        manifest["files"] = {file.name: checksum(file) for file in sorted(building.iterdir())}
         manifest["checksum"] = checksum_of(manifest)
         write_atomically(building / "manifest.json", json.dumps(manifest))
         os.rename(building, target)
@@ -91,13 +95,11 @@ class CheckpointStore:
             return None
         folder = self._place(done)
         manifest = json.loads((folder / "manifest.json").read_text())
-        tensors = load_file(folder / "server.safetensors")
+        tensors = load_file(folder / SERVER_FILE)
         extra = {name.removeprefix("extra/"): tensors.pop(name) for name in list(tensors) if name.startswith("extra/")}
         state.restore_server(tensors)
-        for name in manifest["files"]:
-            if not name.startswith("clients-"):
-                continue
-            with safe_open(folder / name, framework="pt") as stored:
+        for rank in range(manifest["ranks"]):
+            with safe_open(folder / _clients_file(rank), framework="pt") as stored:
                 for name in stored.keys():  # noqa: SIM118  (not a dictionary)
                     if state.owners[int(name.split("/")[0])] == self.group.rank:
                         state.restore_client(name, stored.get_tensor(name))
@@ -137,6 +139,8 @@ class CheckpointStore:
             manifest = json.loads((folder / "manifest.json").read_text())
             if manifest.pop("checksum") != checksum_of(manifest) or manifest["done"] != _number(folder):
                 return "manifest.json is damaged"
+            if set(manifest["files"]) != {SERVER_FILE, *map(_clients_file, range(manifest["ranks"]))}:
+                return "files of some ranks are missing"
             for name, written in manifest["files"].items():
                 if checksum(folder / name) != written:
                     return f"{name} is damaged"
@@ -174,6 +178,10 @@ def _make_room(path: Path) -> None:
         path.unlink()
     else:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _clients_file(rank: int) -> str:
+    return f"clients-{rank}.safetensors"
 
 
 def _number(folder: Path) -> int:

@@ -10,14 +10,15 @@ import traceback
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fedbench import guard, messages
-from fedbench.config import check, config_folder, short_names
+from fedbench.config import Config, check, config_folder, short_names
 from fedbench.errors import BAD_INPUT, FINISHED, INTERRUPTED, UNEXPECTED, BadInput, bad_value, spelled_out
 from fedbench.faults import MachineFault, WorkerFailure
 from fedbench.interrupt import Interrupted
-from fedbench.parallel import under_torchrun
+from fedbench.ranks import AllLeave, speaks, this_rank
+from fedbench.settings import RuntimeSettings
 from fedbench.source import source_commit
 from fedbench.streams import make_usable
 from fedbench.train import run
@@ -30,15 +31,13 @@ def job(composed: DictConfig) -> None:
     aliases: dict[str, str] = {}
     try:
         aliases = short_names(composed)
-        stopping = run(check(composed, dict(HydraConfig.get().runtime.choices)))
+        timeout = waiting_time(OmegaConf.select(composed, "runtime.timeout", default=None))
+        stopping = run(this_rank().together(lambda: checked(composed), timeout))
         statuses.append(FINISHED)
         if stopping and HydraConfig.get().mode == RunMode.MULTIRUN:  # this run is done, but others were to follow
             raise Interrupted
     except BadInput as error:
         complain(in_users_words(str(error), aliases))
-        statuses.append(BAD_INPUT)
-    except messages.CONFIGURATION_ERRORS as error:  # an interpolation that leads nowhere
-        complain(messages.explain(error, sys.argv[1:]))
         statuses.append(BAD_INPUT)
     except (Interrupted, KeyboardInterrupt):
         statuses.append(INTERRUPTED)
@@ -52,6 +51,20 @@ def job(composed: DictConfig) -> None:
     except Exception:
         traceback.print_exc()
         statuses.append(UNEXPECTED)
+    if this_rank().broken:  # no other job can be done without the others
+        this_rank().leave(UNEXPECTED)
+
+
+def checked(composed: DictConfig) -> Config:
+    try:
+        return check(composed, dict(HydraConfig.get().runtime.choices))
+    except messages.CONFIGURATION_ERRORS as error:  # an interpolation that leads nowhere
+        raise BadInput(messages.explain(error, sys.argv[1:])) from error
+
+
+def waiting_time(timeout: object) -> int:
+    """How long ranks wait for each other before the configuration is known to be right."""
+    return timeout if isinstance(timeout, int) and timeout > 0 else RuntimeSettings.timeout
 
 
 def in_users_words(message: str, aliases: dict[str, str]) -> str:
@@ -62,7 +75,7 @@ def in_users_words(message: str, aliases: dict[str, str]) -> str:
 
 
 def complain(message: str, on_every_rank: bool = False) -> None:
-    if on_every_rank or not under_torchrun() or os.environ.get("RANK") == "0":
+    if on_every_rank or speaks():
         print(f"fedbench: {spelled_out(message)}", file=sys.stderr, flush=True)
 
 
@@ -77,17 +90,21 @@ def main() -> None:
     guard.install()
     try:
         messages.check_torchrun()
+    except BadInput as error:
+        complain(str(error), on_every_rank=True)
+        sys.exit(BAD_INPUT)
+    try:
         messages.check_words(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)()
-    except BadInput as error:  # of a sweep as a whole, or of the environment
-        complain(str(error), on_every_rank=str(error).startswith("environment"))
-        statuses.append(BAD_INPUT)
+    except BadInput as error:  # of a sweep as a whole
+        refuse(str(error))
     except (ValueError, *messages.CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
-        complain(messages.explain(error, sys.argv[1:]))
-        statuses.append(BAD_INPUT)
+        refuse(messages.explain(error, sys.argv[1:]))
     except OSError as error:  # Hydra could not write a sweep's list of overrides
-        complain(str(bad_value("results", error.filename, f"a folder that can be written is allowed ({error})")))
-        statuses.append(BAD_INPUT)
+        refuse(str(bad_value("results", error.filename, f"a folder that can be written is allowed ({error})")))
+    except AllLeave as error:
+        complain(str(error))
+        statuses.append(error.status)
     except KeyboardInterrupt:
         statuses.append(INTERRUPTED)
         if sys.stdout.isatty():
@@ -95,8 +112,14 @@ def main() -> None:
         complain("interrupted; the same command (without force=true) goes on from the last checkpoint")
     for status in (INTERRUPTED, UNEXPECTED, BAD_INPUT):
         if status in statuses:
-            sys.exit(status)
-    sys.exit(FINISHED)
+            this_rank().leave(status)
+    this_rank().leave(FINISHED)
+
+
+def refuse(reason: str) -> None:
+    """Bad input of the program as a whole: there is no run, on any rank."""
+    complain(this_rank().refuse(reason, RuntimeSettings.timeout))
+    statuses.append(BAD_INPUT)
 
 
 if __name__ == "__main__":

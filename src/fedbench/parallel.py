@@ -95,6 +95,15 @@ class Group:
         dist.broadcast(value, src=0)
         return int(value.item())
 
+    def gather_text(self, text: str) -> list[str]:
+        """Every rank's text, all of the same length."""
+        if self.size == 1:
+            return [text]
+        own = torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8)
+        texts = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(texts, own)
+        return [bytes(one.tolist()).decode("ascii") for one in texts]
+
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
@@ -128,12 +137,6 @@ def settle(threads: int) -> None:
 
 def under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
-
-
-def join_torchrun(timeout: int) -> Group:
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
-    return Group()
 
 
 def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: bool = False) -> None:

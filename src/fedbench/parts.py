@@ -36,6 +36,18 @@ class Parts:
         """Of who trains on what, and, where clients have tests of their own, of those."""
         return partition_hash([*self.split.parts, *(self.split.local_tests or [])])
 
+    def facts(self) -> dict[str, str]:
+        """What all ranks must share, the likely causes of a difference before its consequences."""
+        packages = {name: number for name, number in versions().items() if name != "python"}
+        return {
+            "source code": source_hash(),
+            **packages,
+            "device": self.device,
+            "data": self.data.fingerprint(),
+            "partition": self.partition_hash(),
+            "run": self.id,
+        }
+
     def origin(self) -> dict[str, str]:
         """What a checkpoint must share with the run that goes on from it, or numbers of two runs would be mixed."""
         packages = {name: number for name, number in versions().items() if name != "python"}

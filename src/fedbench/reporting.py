@@ -16,9 +16,9 @@ from fedbench.runs import label, split_label, versions
 from fedbench.source import source_commit
 
 
-def is_done(parts: Parts) -> bool:
+def is_done(parts: Parts, force: bool) -> bool:
     """Whether the run is finished. One that is damaged is told, and kept until it is finished again."""
-    if parts.config.scalars.force:
+    if force:
         return False
     damage = parts.folder.damage()
     if damage:
@@ -27,10 +27,10 @@ def is_done(parts: Parts) -> bool:
     return parts.folder.finished() is not None
 
 
-def prepare_folder(parts: Parts) -> None:
+def prepare_folder(parts: Parts, force: bool) -> None:
     """Write what is known before training."""
     folder, config, data = parts.folder, parts.config, parts.data
-    if config.scalars.force:
+    if force:
         folder.clear()
     folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create({**config.tree, "choices": config.names})))
     folder.write("partition.json", _index_lists(parts.shards))

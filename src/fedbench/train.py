@@ -12,16 +12,17 @@ from fedbench.algorithms.base import Scene
 from fedbench.algorithms.build import build
 from fedbench.batches import examples
 from fedbench.config import Config
-from fedbench.errors import refuse_what_does_not_fit, require
+from fedbench.errors import BadInput, refuse_what_does_not_fit, require
 from fedbench.faults import explain
 from fedbench.federation import Federation
 from fedbench.flat import FlatModel
 from fedbench.interrupt import Interrupted, StopRequest
 from fedbench.journal import Journal, clean
 from fedbench.local_work import check_local_work, check_scoring
-from fedbench.parallel import Group, join_torchrun, launch, settle, under_torchrun
+from fedbench.parallel import Group, launch, settle, under_torchrun
 from fedbench.partitions.base import hold_out
 from fedbench.parts import Parts
+from fedbench.ranks import AllLeave, Ranks, this_rank
 from fedbench.reporting import announce, is_done, prepare_folder, report
 from fedbench.runs import RunFolder, identity, label, run_id
 from fedbench.seeding import derive
@@ -76,29 +77,41 @@ def pick_device(asked: str) -> str:
 
 def run(config: Config) -> bool:
     """One experiment from configuration to files. Returns whether somebody asked to stop while it was ending well."""
+    ranks = this_rank()
     try:
-        return _run(config)
+        return _run(config, ranks)
+    except (BadInput, Interrupted, AllLeave):  # every rank has the same: they can go on together
+        raise
     except Exception as error:
-        fault = explain(error, Path(config.scalars.results))
+        lost = ranks.explain(error, config.scalars.runtime.timeout)
+        fault = lost or explain(error, Path(config.scalars.results))
+        if not lost:
+            ranks.tell_failure(str(fault or error))
         if fault is None:
             raise
         raise fault from error
+    except BaseException:
+        ranks.give_up()
+        raise
 
 
-def _run(config: Config) -> bool:
-    runtime, stopping = config.scalars.runtime, False
+def _run(config: Config, ranks: Ranks) -> bool:
+    timeout, stopping = config.scalars.runtime.timeout, False
     torch.set_num_threads(1)  # no thread pool before the ranks are forked
-    parts = build_parts(config)
-    group = join_torchrun(runtime.timeout) if under_torchrun() else Group()
-    lock = parts.folder.lock(config.scalars.force) if group.leader else None
+    parts = ranks.together(lambda: build_parts(config), timeout)
+    ranks.agree(parts.facts(), timeout)
+    ranks.check_common_folder(Path(config.scalars.results), timeout)
+    group = ranks.group(timeout)
+    force = config.scalars.force and not ranks.remembers(f"forced {parts.id}")  # a restart goes on
+    lock = ranks.together(lambda: parts.folder.lock(force) if ranks.leader else None, timeout, patient=True)
     try:
-        skip = group.share(int(group.leader and is_done(parts)))
+        skip = group.share(int(group.leader and is_done(parts, force)))
         if not skip:
             with StopRequest() as stop:
-                execute(parts, group, stop)
+                execute(parts, group, stop, force)
                 stopping = stop.requested
         if group.leader:
-            with watchdog(runtime.timeout):
+            with watchdog(timeout):
                 if lock is not None:
                     clean(parts.folder.path)
                 report(parts, skipped=bool(skip))
@@ -108,13 +121,14 @@ def _run(config: Config) -> bool:
     return stopping
 
 
-def execute(parts: Parts, group: Group, stop: StopRequest) -> None:
+def execute(parts: Parts, group: Group, stop: StopRequest, force: bool) -> None:
     """Prepare the folder, train on every rank, and notice an interruption."""
     runtime = parts.config.scalars.runtime
     workers = group.size if under_torchrun() else workers_here(parts.config.scalars, parts.device)
     if group.leader:
         with watchdog(runtime.timeout):
-            prepare_folder(parts)
+            prepare_folder(parts, force)
+            this_rank().remember(f"forced {parts.id}")
             announce(parts, workers)
     if under_torchrun():
         train(group, parts, stop, group.size)
