@@ -99,9 +99,10 @@ class Started:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def start(fault: dict, *words: str) -> Started:
+def start(fault: dict, *words: str, environment: dict[str, str] | None = None) -> Started:
     """`fedbench WORDS` with a planted fault, forked from this process: nothing has to be imported again."""
     from fedbench import cli as program
+    from fedbench.ranks import this_rank
 
     number = next(COUNTER)
     out, err = (Path(f"{name}-{os.getpid()}-{number}.txt").absolute() for name in ("out", "err"))
@@ -118,6 +119,8 @@ def start(fault: dict, *words: str) -> Started:
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.argv = ["fedbench", *words]
+        os.environ.update(environment or {})
+        this_rank.cache_clear()  # it is another process, perhaps one of several ranks
         program.statuses.clear()
         inject.prepare(fault)
         program.main()

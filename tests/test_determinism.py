@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -133,19 +132,6 @@ def test_a_checkpoint_of_another_version_is_not_mixed_in(fedbench, monkeypatch):
     assert "this is 0.0.0" in resumed.out
     assert "resuming" not in resumed.out
     assert result(resumed.folder) == result(fedbench(*setting, "results=whole").folder)
-
-
-def test_torchrun(fedbench, start_fedbench):
-    setting = (*SETTING, "algo=scaffold", "logger=none")
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    process = start_fedbench(*setting, "results=torchrun", launcher=launcher)
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    assert out.count("run: ") == 1
-    (folder,) = Path().glob("torchrun/runs/*/*/")
-    serial = fedbench(*setting, "runtime.workers=1", "results=serial")
-    assert result(folder) == result(serial.folder)
-    assert json.loads((folder / "summary.json").read_text())["workers"] == 2
 
 
 def test_no_rank_outlives_its_parent(tmp_path, monkeypatch, data_root):

@@ -17,7 +17,8 @@ from fedbench.config import Config, check, config_folder, short_names
 from fedbench.errors import BAD_INPUT, FINISHED, INTERRUPTED, UNEXPECTED, BadInput, bad_value, spelled_out
 from fedbench.faults import MachineFault, WorkerFailure
 from fedbench.interrupt import Interrupted
-from fedbench.ranks import AllLeave, speaks, this_rank
+from fedbench.parallel import speaks
+from fedbench.ranks import AllLeave, this_rank
 from fedbench.settings import RuntimeSettings
 from fedbench.source import source_commit
 from fedbench.streams import make_usable

@@ -7,6 +7,8 @@ import signal
 import sys
 from types import FrameType
 
+from fedbench.parallel import speaks
+
 
 class Interrupted(Exception):
     """The run stopped on request and can be resumed."""
@@ -27,7 +29,8 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
         self._shared[0] = 1
-        print("stopping after this round, with a checkpoint (again: at once)", file=sys.stderr, flush=True)
+        if speaks():
+            print("stopping after this round, with a checkpoint (again: at once)", file=sys.stderr, flush=True)
 
     def __enter__(self) -> StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM):

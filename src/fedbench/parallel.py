@@ -139,6 +139,11 @@ def under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
 
 
+def speaks() -> bool:
+    """One rank of each machine speaks for all that have the same to say."""
+    return not under_torchrun() or os.environ.get("LOCAL_RANK", os.environ.get("RANK")) == "0"
+
+
 def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: bool = False) -> None:
     """Run `work` on every rank of this machine; a rank that fails ends the others, and its reason is raised.
 

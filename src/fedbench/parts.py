@@ -38,14 +38,13 @@ class Parts:
 
     def facts(self) -> dict[str, str]:
         """What all ranks must share, the likely causes of a difference before its consequences."""
-        packages = {name: number for name, number in versions().items() if name != "python"}
         return {
             "source code": source_hash(),
-            **packages,
+            **{f"version of {name}": number for name, number in versions().items() if name != "python"},
             "device": self.device,
-            "data": self.data.fingerprint(),
+            "dataset": self.data.fingerprint(),
             "partition": self.partition_hash(),
-            "run": self.id,
+            "run id": self.id,
         }
 
     def origin(self) -> dict[str, str]:

@@ -97,8 +97,8 @@ class Ranks:
         for rank, record in enumerate(records):
             for what, value in record["facts"].items():
                 if value != first[what]:
-                    theirs = f"{_place(rank, record)} has {what} {value}, {where} has {first[what]}"
-                    raise BadInput(f"{theirs}; it must be the same on all ranks")
+                    theirs = f"{_place(rank, record)} has another {what} than {where} ({value}, not {first[what]})"
+                    raise BadInput(f"{theirs}; all ranks must have the same")
 
     def refuse(self, reason: str, timeout: int) -> str:
         """Tell the others that this rank leaves before there is a run. Returns what to say: the first rank's reason."""
@@ -132,7 +132,6 @@ class Ranks:
             self.together(lambda: _find(token), timeout)
         finally:
             if self.leader:
-                token.unlink(missing_ok=True)
                 remove_made(made)
 
     def group(self, timeout: int) -> Group:
@@ -284,11 +283,6 @@ def this_rank() -> Ranks:
         return Ranks()
     multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)
     return Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-
-
-def speaks() -> bool:
-    """One rank of each machine speaks for all that have the same to say."""
-    return not under_torchrun() or os.environ.get("LOCAL_RANK", os.environ.get("RANK")) == "0"
 
 
 def _agent_has_the_store() -> bool:
