@@ -177,8 +177,8 @@ def test_a_silent_rank_is_waited_for_as_long_as_said():
 
 
 def test_joining_ends_with_the_time_limit():
-    environment = Agent().environment(0)
-    ended = faults_helper.start({}, *SCAFFOLD, "runtime.timeout=2", environment=environment).end()
+    agent = Agent()
+    ended = faults_helper.start({}, *SCAFFOLD, "runtime.timeout=2", environment=agent.environment(0)).end()
     assert ended.status == 1
     (line,) = lines(ended)
     assert line.startswith("fedbench: runtime.timeout=2: rank 0 on host ")
