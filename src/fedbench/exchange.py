@@ -1,15 +1,22 @@
 """What clients send, from the ranks that trained them to all ranks, summed in client order.
 
-Forked ranks write their rows straight into shared memory, where the others read them; each rank adds up its share of
-the columns. Ranks that `torchrun` started send their rows by gloo, in pieces along the columns. Either way, memory is
-bounded, and a sum has the same bits for any number of ranks: it runs in client order, and columns are cut only where
-a loop over vector registers leaves no rest.
+Every rank sums its share of the columns of all rows, and then all ranks have the sums:
+
+    client 0, of rank 0   [ a | b ]     rank 0: a + c + e     all ranks: [ a + c + e | b + d + f ]
+    client 1, of rank 1   [ c | d ]     rank 1: b + d + f
+    client 2, of rank 0   [ e | f ]
+
+Forked ranks read each other's rows in shared memory. Ranks that `torchrun` started send each other
+the shares of their rows by gloo, in pieces along the columns: a rank receives less than
+rows / ranks + 1 whole rows. Either way memory is bounded, and a sum has the same bits for any
+number of ranks: it runs in client order, and columns are cut only where a loop over vector
+registers leaves no rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 import torch.distributed as dist
@@ -56,30 +63,60 @@ class Exchange:
     def add_to(self, total: Tensor, columns: slice, coefficients: list[float]) -> None:
         """total += sum_i coefficients[i] * row_i on some columns, row by row.
 
-        Clients may come in several exchanges, one after the other: the order of the additions is the same.
+        Clients may come in several exchanges, one after the other: the order of the additions is
+        the same.
         """
-        if self.shared is not None:
-            self._add_share(total, columns, coefficients)
-            return
-        width = max(VECTOR, PIECE_ELEMENTS // max(len(self.places), 1) // VECTOR * VECTOR)
-        for start in range(0, len(total), width):
-            piece = slice(columns.start + start, min(columns.start + start + width, columns.stop))
-            self._add(total[start : start + width], self._gather(piece), coefficients)
+        step = max(len(total), 1) if self.shared is not None else self._piece_width()
+        for start in range(0, len(total), step):
+            piece = total[start : start + step]
+            first = columns.start + start
+            self._add_piece(piece, slice(first, first + len(piece)), coefficients)
 
-    def _add_share(self, total: Tensor, columns: slice, coefficients: list[float]) -> None:
-        """Add up this rank's share of the columns in shared memory, and collect the others' shares."""
-        size, width = self.group.size, len(total)
-        cuts = [width * rank // size // VECTOR * VECTOR for rank in range(size)] + [width]
+    def _piece_width(self) -> int:
+        """So many columns that all rows together have at most PIECE_ELEMENTS elements there."""
+        return max(VECTOR, PIECE_ELEMENTS // max(len(self.places), 1) // VECTOR * VECTOR)
+
+    def _add_piece(self, total: Tensor, columns: slice, coefficients: list[float]) -> None:
+        """Add up this rank's share of these columns, and take over the sums of the other shares."""
+        cuts = share_cuts(len(total), self.group.size)
         share = slice(cuts[self.group.rank], cuts[self.group.rank + 1])
-        self._add(total[share], self.shared[:, columns][:, share], coefficients)
-        result = self.shared[-1, columns]
-        result[share] = total[share]
-        self.group.barrier()
-        total.copy_(result)
-
-    def _add(self, total: Tensor, matrix: Tensor, coefficients: list[float]) -> None:
+        matrix, own_sums = self._receive_share(columns, cuts), total[share]
         for place, coefficient in zip(self.places, coefficients, strict=True):
-            total.add_(matrix[place], alpha=coefficient)
+            own_sums.add_(matrix[place], alpha=coefficient)
+        if self.shared is not None:
+            sums = self.shared[-1, columns]
+            sums[share] = own_sums
+            self.group.barrier()
+            total.copy_(sums)
+        elif self.group.size > 1:
+            self._gather_sums(total, own_sums, cuts)
+
+    def _receive_share(self, columns: slice, cuts: list[int]) -> Tensor:
+        """This rank's share of these columns of all rows; by gloo, every rank gets its own."""
+        widths = [stop - start for start, stop in pairwise(cuts)]
+        if self.shared is not None:
+            return self.shared[:, columns].split(widths, dim=1)[self.group.rank]
+        own = self.mine[:, columns]
+        if self.group.size == 1:
+            return own
+        share_width = widths[self.group.rank]
+        outgoing = torch.cat([part.flatten() for part in own.split(widths, dim=1)])
+        incoming = own.new_empty(len(self.places) * share_width)
+        dist.all_to_all_single(
+            incoming,
+            outgoing,
+            output_split_sizes=[count * share_width for count in self.counts],
+            input_split_sizes=[len(own) * width for width in widths],
+        )
+        return incoming.view(len(self.places), share_width)
+
+    def _gather_sums(self, total: Tensor, own_sums: Tensor, cuts: list[int]) -> None:
+        """Every rank's sums, side by side, by gloo. No share is wider than the first."""
+        padded = total.new_zeros(cuts[1])
+        padded[: len(own_sums)] = own_sums
+        everything = total.new_empty(self.group.size * len(padded))
+        dist.all_gather_single(everything, padded)
+        total.copy_(everything[: len(total)])
 
     def _gather(self, columns: slice) -> Tensor:
         """Every rank's rows side by side, on some columns, by gloo."""
@@ -89,10 +126,19 @@ class Exchange:
         longest = max(self.counts)
         padded = own.new_zeros((longest, own.shape[1]))
         padded[: len(own)] = own
-        everything = own.new_empty((self.group.size * longest, own.shape[1]))
-        dist.all_gather_single(everything, padded)
-        pieces = everything.split(longest)
-        return torch.cat([piece[:count] for piece, count in zip(pieces, self.counts, strict=True)])
+        everything = own.new_empty((self.group.size, longest, own.shape[1]))
+        dist.all_gather_single(everything.flatten(0, 1), padded)
+        received = zip(everything, self.counts, strict=True)
+        return torch.cat([rows[:count] for rows, count in received])
+
+
+def share_cuts(width: int, ranks: int) -> list[int]:
+    """Where columns are cut into a share for every rank: `share_cuts(200, 2)` is `[0, 128, 200]`.
+
+    Shares are equally wide, but for the last ones, which may be narrower or empty.
+    """
+    share = -(-width // (ranks * VECTOR)) * VECTOR
+    return [min(rank * share, width) for rank in range(ranks + 1)]
 
 
 def weighted_sum(
