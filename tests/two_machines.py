@@ -27,6 +27,7 @@ DEVICE = "cable"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 HOSTS = ("machine-1", "machine-2")
 NOBODY = "02:00:00:00:00:99"  # no device has this address: who gets a packet for it drops it
+RETRIES = 7  # doubling waits of 0.2 seconds: 51 seconds
 PORT = 29500  # free, as nothing else runs there
 # A machine has its own name, as torchrun's agents and fedbench's messages show it.
 WITH_HOST_NAME = 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"'
@@ -153,15 +154,14 @@ class Machine:
         neighbour = (other.address, "lladdr", NOBODY, "dev", DEVICE, "nud", "permanent")
         ip("-n", self.namespace, "neighbour", "replace", *neighbour)
 
+    def run(self, *command: str) -> str:
+        """The output of a short command on this machine."""
+        return ip("netns", "exec", self.namespace, *command)
+
     def received_bytes(self) -> int:
         """What came over the cable so far, with the headers of packets."""
-        table = subprocess.run(
-            ["ip", "netns", "exec", self.namespace, "cat", "/proc/self/net/dev"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        (line,) = (line for line in table.splitlines() if line.strip().startswith(f"{DEVICE}:"))
+        lines = self.run("cat", "/proc/self/net/dev").splitlines()
+        (line,) = (line for line in lines if line.strip().startswith(f"{DEVICE}:"))
         return int(line.partition(":")[2].split()[0])
 
     def remove(self) -> None:
@@ -234,15 +234,31 @@ class TwoMachines:
         return nodes
 
     def end(self, nodes: list[Node], seconds: float) -> None:
-        """Wait until both agents have ended, and all their processes with them."""
-        done = wait_until(lambda: sum(node.running() for node in nodes) == 0, seconds)
-        assert done, f"still running after {seconds:g} s\n{show(nodes)}"
-        gone = wait_until(lambda: not any(machine.processes() for machine in self.machines), 20)
-        assert gone, f"processes that nobody ended\n{show(nodes)}"
+        """Wait until everything on both machines has ended."""
+        self.end_ranks(nodes, seconds)
+        ended = wait_until(lambda: sum(node.running() for node in nodes) == 0, 120)
+        assert ended, f"an agent is still running after its ranks\n{show(nodes)}"
+        ended = wait_until(lambda: not self._processes(), 60)
+        assert ended, f"processes that nobody ended: {self._processes()}\n{show(nodes)}"
+
+    def end_ranks(self, nodes: list[Node], seconds: float) -> None:
+        """Wait until all ranks on both machines have ended, but not for torchrun's agents."""
+        agents = {node.process.pid for node in nodes}
+        ended = wait_until(lambda: self._processes() <= agents, seconds)
+        assert ended, f"ranks still running after {seconds:g} s\n{show(nodes)}"
+
+    def _processes(self) -> set[int]:
+        return {number for machine in self.machines for number in machine.processes()}
 
     def cut(self) -> None:
-        """No packet reaches the other side any more, in either direction."""
+        """No packet reaches the other side any more, in either direction.
+
+        The kernels give a connection up after a minute instead of a quarter of an hour: torchrun's
+        agents of c10d wait for that, as their own limit of 60 seconds does not end them.
+        """
         first, second = self.machines
+        for machine in self.machines:
+            machine.run("sh", "-c", f"echo {RETRIES} > /proc/sys/net/ipv4/tcp_retries2")
         first.lose(second)
         second.lose(first)
 
