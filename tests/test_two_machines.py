@@ -145,7 +145,7 @@ def test_results_in_different_folders_are_refused(
         assert node.process.returncode != 0, show(nodes)
         assert worker_statuses(node) == {"2"}, show(nodes)
         line = only_message(node)
-        assert line.startswith("fedbench: results="), show(nodes)
+        assert line.startswith("fedbench: rank 1 on host machine-2: results="), show(nodes)
         assert "all machines must see the same folder" in line, show(nodes)
     left = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     assert not left, left
