@@ -177,8 +177,6 @@ class Machine:
         with suppress(NotPossible):
             ip("netns", "delete", self.namespace)
         shutil.rmtree(self._files, ignore_errors=True)
-        with suppress(OSError):  # others may use it
-            self._files.parent.rmdir()
 
 
 class TwoMachines:
