@@ -118,7 +118,6 @@ def start(fault: dict, *words: str) -> Started:
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.argv = ["fedbench", *words]
-        program.statuses.clear()
         inject.prepare(fault)
         program.main()
     except SystemExit as ended:
