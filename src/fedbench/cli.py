@@ -34,7 +34,7 @@ from fedbench.objective import check_direction, objective
 from fedbench.parallel import under_torchrun
 from fedbench.source import source_commit
 from fedbench.streams import make_usable
-from fedbench.sweeps import OUTCOME, Outcome, SweepCallback, severest, this_job
+from fedbench.sweeps import OUTCOME, Outcome, SweepCallback, severest, short_path, this_job
 from fedbench.train import run
 
 GO_ON = "the same command (without force=true) goes on from the last checkpoint"
@@ -224,6 +224,9 @@ def end_sweep(sweep: SweepCallback, here: dict[int, Outcome], unbroken: bool) ->
     if not outcomes and unbroken and not sweep.sweeper.endswith(".GridSweeper"):  # whose tables may need no run
         complain(f"{' '.join(sys.argv[1:])}: a sweep without jobs; a list of values is empty")
         return BAD_INPUT
+    for one in outcomes.values():
+        if one.status == FINISHED and one.log:  # it said so elsewhere
+            print(f"run: {one.run}", flush=True)
     if elsewhere or (len(outcomes) > 1 and any(one.status != INTERRUPTED for one in bad)):
         list_jobs(bad, list(outcomes.values()), sweep)
     show_search(sweep)
@@ -235,8 +238,7 @@ def list_jobs(bad: list[Outcome], outcomes: list[Outcome], sweep: SweepCallback)
     shared = set.intersection(*(set(one.words) for one in outcomes))
     for one in bad:
         complain(one.told(shared if len(outcomes) > 1 else set()))
-    folder = os.path.relpath(sweep.folder)
-    where = f"; {folder}/<job>/{OUTCOME} has the details" if sweep.folder.is_dir() else ""
+    where = f"; {short_path(sweep.folder)}/<job>/{OUTCOME} has the details" if sweep.folder.is_dir() else ""
     complain(f"{len(bad)} of {len(outcomes)} jobs did not finish{where}")
 
 
@@ -245,7 +247,7 @@ def show_search(sweep: SweepCallback) -> None:
     file = sweep.folder / "optimization_results.yaml"
     if file.is_file() and leads():
         found = yaml.safe_load(file.read_text())
-        print(f"search: {found}\nsearch: {os.path.relpath(file)}", flush=True)
+        print(f"search: {found}\nsearch: {short_path(file)}", flush=True)
 
 
 def refuse_under_torchrun(choices: Mapping[str, object]) -> None:

@@ -60,7 +60,7 @@ class Outcome:
         words = " ".join(word for word in self.words if word not in common)
         name = f"job {self.number} ({words})" if words else f"job {self.number}"
         reason = f": {self.reason}" if self.reason else ""
-        return f"{name} {ENDINGS[self.status]}{reason}; log: {self.log or 'above'}"
+        return f"{name} {ENDINGS[self.status]}{reason}; log: {short_path(self.log) or 'above'}"
 
 
 class SweepCallback(Callback):
@@ -208,6 +208,12 @@ def severest(statuses: list[int | None]) -> int:
     """The status of a sweep. A job without an end has failed."""
     found = {UNEXPECTED if status is None else status for status in statuses}
     return next((status for status in (INTERRUPTED, UNEXPECTED, BAD_INPUT) if status in found), FINISHED)
+
+
+def short_path(path: str | Path) -> str:
+    """As a person would write it here."""
+    here, path = os.getcwd(), str(path)
+    return os.path.relpath(path) if path.startswith(f"{here}{os.sep}") else path
 
 
 def _this_process() -> tuple[str, int]:
