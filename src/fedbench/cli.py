@@ -149,7 +149,7 @@ def main() -> None:
         outcome = job(composed)
         outcomes[outcome.number] = outcome
         sweep = SweepCallback.current
-        if outcome.status == INTERRUPTED and (sweep is None or sweep.in_this_process):
+        if outcome.status == INTERRUPTED and (sweep is None or sweep.in_parent):
             raise KeyboardInterrupt  # ends a sweep, too
         if outcome.status != FINISHED and "max_failure_rate" in HydraConfig.get().sweeper and sweep:
             raise JobFailed(outcome.reason)
@@ -197,7 +197,7 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
     if isinstance(error, (ValueError, *messages.CONFIGURATION_ERRORS)):  # ValueError: `group=null`
         complain(messages.explain(error, sys.argv[1:]))
         return BAD_INPUT
-    if sweep is None or sweep.in_this_process or wants_traceback:
+    if sweep is None or sweep.basic or wants_traceback:
         traceback.print_exception(error)
         return UNEXPECTED
     if sweep.stopping:
@@ -210,7 +210,7 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
 
 def end_sweep(sweep: SweepCallback, here: dict[int, Outcome], unbroken: bool) -> int:
     """Name the jobs that did not finish, show what a search found, and leave nothing of a sweep that did nothing."""
-    if not unbroken and not sweep.in_this_process:
+    if not unbroken and not sweep.basic:
         try:
             sweep.stop_and_wait(complain)
         except KeyboardInterrupt:
@@ -227,8 +227,9 @@ def end_sweep(sweep: SweepCallback, here: dict[int, Outcome], unbroken: bool) ->
     for one in outcomes.values():
         if one.status == FINISHED and one.log:  # it said so elsewhere
             print(f"run: {one.run}", flush=True)
-    if elsewhere or (len(outcomes) > 1 and any(one.status != INTERRUPTED for one in bad)):
-        list_jobs(bad, list(outcomes.values()), sweep)
+    told = [one for one in bad if one.status != INTERRUPTED]  # those, one line is for all
+    if told and (elsewhere or len(outcomes) > 1):
+        list_jobs(told, list(outcomes.values()), sweep)
     show_search(sweep)
     return severest([one.status for one in outcomes.values()])
 

@@ -98,23 +98,28 @@ class SweepCallback(Callback):
             for file in (self.folder / STOP, *self.folder.glob(f"*/{OUTCOME}")):
                 file.unlink(missing_ok=True)  # of an earlier sweep in the same folder
         SweepCallback.current = self
-        if not self.in_this_process:
+        if not self.basic:
             self._listen()
 
     def on_job_start(self, config: DictConfig, **others: Any) -> None:
         SweepCallback.current = self if self.parent[1] else None
 
     @property
-    def in_this_process(self) -> bool:
-        """Whether the jobs run in the parent, one after the other."""
+    def basic(self) -> bool:
+        """Whether Hydra's own launcher runs the jobs one after the other, in the parent."""
         return self.launcher == BASIC
+
+    @property
+    def in_parent(self) -> bool:
+        """Whether this process is the parent. Jobs may be in it with other launchers, too: joblib with n_jobs=1."""
+        return _this_process() == self.parent
 
     # In a job.
 
     def begin(self, outcome: Outcome) -> bool:
         """Report that a job begins. False: the sweep was stopped, and it must not."""
-        if not self.in_this_process:
-            _leave_the_terminal()
+        if not self.basic:
+            _take_signals(leave_terminal=not self.in_parent)
         if outcome.log == self.errors:
             outcome.log = ""
         self.write(outcome)
@@ -123,7 +128,7 @@ class SweepCallback(Callback):
 
     def write(self, outcome: Outcome) -> None:
         """Report. A parent in the same process knows the outcome without the file."""
-        with suppress(OSError) if self.in_this_process else suppress():
+        with suppress(OSError) if self.in_parent else suppress():
             content = json.dumps(asdict(outcome), indent=1) + "\n"
             write_atomically(self.folder / str(outcome.number) / OUTCOME, content, durable=False)
 
@@ -141,7 +146,7 @@ class SweepCallback(Callback):
     def cannot_write(self, error: Exception) -> bool:
         """Whether a sweep ended before its first job because its folder could not be made, or its list written."""
         unwritable = isinstance(error, OSError) or "embedded null" in str(error)
-        first = self.in_this_process and not self.outcomes()
+        first = self.basic and not self.outcomes()
         return unwritable and (first or not self.folder.is_dir())
 
     def running(self) -> list[Outcome]:
@@ -234,11 +239,12 @@ def _is_alive(outcome: Outcome) -> bool:
     return state != "Z"
 
 
-def _leave_the_terminal() -> None:
-    """A job in a process of its own: Ctrl-C goes to the parent alone, which sends it on once."""
-    with suppress(OSError):
-        os.setpgid(0, 0)
-    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:  # submitit has its own
+def _take_signals(leave_terminal: bool) -> None:
+    """A job ends on SIGINT. In a process of its own, Ctrl-C goes to the parent alone, which sends it on once."""
+    if leave_terminal:
+        with suppress(OSError):
+            os.setpgid(0, 0)
+    if not leave_terminal or signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:  # submitit has its own
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
