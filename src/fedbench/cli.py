@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from fedbench import messages
 from fedbench.config import Config, check, config_folder, short_names
-from fedbench.environment import Values
+from fedbench.environment import Values, hidden_by_name
 from fedbench.errors import (
     BAD_INPUT,
     FINISHED,
@@ -169,7 +169,7 @@ def main() -> None:
 
 
 def call_hydra(task: Any, wants_traceback: bool) -> int:
-    """Have Hydra run the job or jobs. The status of what is not a job's: the words, the sweep as a whole, the launcher."""
+    """Have Hydra run the job or jobs. Returns the status of what is no job's: the words, the sweep, the launcher."""
     try:
         messages.check_torchrun()
         messages.check_words(sys.argv[1:])
@@ -195,7 +195,7 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
         complain(str(bad_value("results", sweep.results, f"a folder that can be written is allowed ({reason})")))
         return BAD_INPUT
     if isinstance(error, (ValueError, *messages.CONFIGURATION_ERRORS)):  # ValueError: `group=null`
-        complain(messages.explain(error, sys.argv[1:]))
+        complain(hidden_by_name(messages.explain(error, sys.argv[1:]), sys.argv[1:]))
         return BAD_INPUT
     if sweep is None or sweep.basic or wants_traceback:
         traceback.print_exception(error)

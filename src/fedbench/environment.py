@@ -5,6 +5,8 @@ A variable may hold a token or a password. So config.yaml, W&B, the report and m
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,8 +46,7 @@ def put_in(value: Any, real: Any, masked: Any) -> Any:
     """`value`, with what is masked where the real configuration and the masked one differ."""
     if isinstance(value, dict) and isinstance(real, dict) and isinstance(masked, dict):
         return {
-            key: put_in(inner, real[key], masked.get(key)) if key in real else inner
-            for key, inner in value.items()
+            key: put_in(inner, real[key], masked.get(key)) if key in real else inner for key, inner in value.items()
         }
     return value if real == masked else masked
 
@@ -66,9 +67,20 @@ class Values:
             _resolved(composed, OmegaConf.to_container(composed, resolve=False), "")
 
     def hidden(self, text: str) -> str:
-        for value in sorted(self.texts, key=len, reverse=True):
-            text = text.replace(value, self.texts[value])
-        return text
+        return _replaced(text, self.texts)
+
+
+def hidden_by_name(text: str, words: list[str]) -> str:
+    """The same for a configuration that could not be composed: of the variables that the words name."""
+    names = re.findall(r"oc\.env:\s*(\w+)", " ".join(words))
+    values = {os.environ[name]: f"${{oc.env:{name}}}" for name in names if len(os.environ.get(name, "")) >= SHORTEST}
+    return _replaced(text, values)
+
+
+def _replaced(text: str, texts: dict[str, str]) -> str:
+    for value in sorted(texts, key=len, reverse=True):
+        text = text.replace(value, texts[value])
+    return text
 
 
 def _text(arguments: tuple[Any, ...]) -> str:

@@ -128,9 +128,12 @@ class SweepCallback(Callback):
 
     def write(self, outcome: Outcome) -> None:
         """Report. A parent in the same process knows the outcome without the file."""
-        with suppress(OSError) if self.in_parent else suppress():
-            content = json.dumps(asdict(outcome), indent=1) + "\n"
+        content = json.dumps(asdict(outcome), indent=1) + "\n"
+        try:
             write_atomically(self.folder / str(outcome.number) / OUTCOME, content, durable=False)
+        except OSError:
+            if not self.in_parent:
+                raise  # the launcher reports it
 
     # In the parent.
 
