@@ -53,7 +53,7 @@ HYDRA = {
     "-m hydra/launcher=nope": "hydra/launcher=nope: choose from basic",
     "-m hydra/launcher=submitit_lokal": "hydra/launcher=submitit_lokal: did you mean 'submitit_local'?",
     "-m hydra/sweeper=optun": "hydra/sweeper=optun: did you mean 'optuna'?",
-    "hydra/job_logging=nope": "hydra/job_logging=nope: choose from",
+    "hydra/job_logging=nope": "hydra/job_logging=nope: did you mean 'none'?",
     "data.root=${oc.env:NOT_SET}": "data.root=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or",
     "results=${oc.env:NOT_SET}": "results=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or",
     "-m results=${oc.env:NOT_SET}": "results=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or",

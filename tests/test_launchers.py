@@ -141,6 +141,19 @@ def test_a_refused_job_alone_is_status_2(start, tmp_path, launcher):
 
 
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_no_value_of_the_environment_is_in_a_launchers_files(start, tmp_path, launcher):
+    """submitit pickles configurations and results."""
+    words = ("data=faulty", "seed=0,1", "data.root=${oc.env:MY_TOKEN}/data", "runtime.workers=1")
+    token = "token-that-nobody-may-see"
+    ended = end(start(launcher, *words, MY_TOKEN=token, PLANTED_TOKEN=token), tmp_path)
+    assert ended.status == 1, ended.err
+    assert "job 1 (seed=1) failed: RuntimeError: planted ${oc.env:MY_TOKEN}; log: " in ended.err
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(files) > 10
+    assert [file for file in files if token.encode() in file.read_bytes()] == []
+
+
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
 def test_a_job_whose_process_is_killed_is_named(start, tmp_path, launcher):
     ended = end(start(launcher, "data=faulty", "data.fault=kill", "seed=1,0", "runtime.workers=1"), tmp_path)
     assert ended.status == 1, ended.err

@@ -22,8 +22,9 @@ from types import FrameType
 from typing import Any, ClassVar
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fedbench.errors import BAD_INPUT, FINISHED, INTERRUPTED, UNEXPECTED
@@ -93,11 +94,11 @@ class SweepCallback(Callback):
         self.errors = _file_behind_standard_error()
         self.parent = _this_process()
         places = (self.folder / "multirun.yaml", self.folder, *self.folder.parents)
+        SweepCallback.current = self
         with suppress(OSError, ValueError):  # a NUL character in a path is a ValueError
-            self.made = [place for place in places if not place.exists()]
+            self.made = [place for place in places if not os.path.lexists(place)]
             for file in (self.folder / STOP, *self.folder.glob(f"*/{OUTCOME}")):
                 file.unlink(missing_ok=True)  # of an earlier sweep in the same folder
-        SweepCallback.current = self
         if not self.basic:
             self._listen()
 
@@ -148,7 +149,8 @@ class SweepCallback(Callback):
 
     def cannot_write(self, error: Exception) -> bool:
         """Whether a sweep ended before its first job because its folder could not be made, or its list written."""
-        unwritable = isinstance(error, OSError) or "embedded null" in str(error)
+        named = isinstance(error, HydraException)  # a missing choice is an OSError, too
+        unwritable = "embedded null" in str(error) or (isinstance(error, OSError) and not named)
         first = self.basic and not self.outcomes()
         return unwritable and (first or not self.folder.is_dir())
 
@@ -209,7 +211,8 @@ def this_job() -> Outcome:
     number = hydra.job.get("num") if "num" in hydra.job else 0
     host, pid = _this_process()
     log = _file_behind_standard_error()
-    return Outcome(number or 0, list(hydra.overrides.task), log=log, host=host, pid=pid)
+    words = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # as they were typed
+    return Outcome(number or 0, words, log=log, host=host, pid=pid)
 
 
 def severest(statuses: list[int | None]) -> int:
