@@ -86,8 +86,6 @@ def write_splits(folder: Path) -> None:
 def write_presets(folder: Path) -> None:
     experiments = {
         "old": "client: {local_epochs: 3}",
-        "callback": "hydra: {callbacks: {x: {_target_: os.mkdir, path: PWNED}}}",
-        "handler": "hydra: {job_logging: {handlers: {x: {(): os.mkdir, path: PWNED}}}}",
         "nul_results": 'results: "a\\0b"',
         "nul_weights": 'model: {weights: "a\\0b"}',
         "syntax": "rounds: [1",

@@ -48,26 +48,18 @@ KEYS = {
     "server=null": "server=None: it is a section with keys of its own",
 }
 
-# What Hydra would do by itself: run code, write files, read the environment. (PWNED must not appear.)
+# Settings of Hydra that do not exist, and variables that are not set.
 HYDRA = {
-    "hydra.run.dir=x": "hydra.run.dir=x: only . is allowed",
-    "hydra.output_subdir=.hydra": "hydra.output_subdir=.hydra: only null is allowed",
-    "hydra/job_logging=default": "hydra/job_logging=default: only disabled is allowed",
-    "--hydra-help hydra/hydra_logging=default": "--hydra-help logger=none: no words are allowed with it",
-    "hydra/hydra_logging=default": "hydra/hydra_logging=default: only disabled is allowed",
-    "+hydra.job.env_set.PATH=x": "hydra.job.env_set={'PATH': 'x'}: only {} is allowed",
-    "+hydra.callbacks.x._target_=os.mkdir +hydra.callbacks.x.path=PWNED": "hydra.callbacks={'x': {'_target_': 'os",
-    "hydra.callbacks=${study}": "hydra.callbacks=${study}: only {} is allowed",
-    "--config-dir FILES/own experiment=callback": "hydra.callbacks={'x': {'_target_': 'os.mkdir', 'path': 'PWNED'}}",
-    "--config-dir FILES/own experiment=handler": "hydra/job_logging=disabled: only disabled is allowed, with nothing",
-    "--config-dir FILES/own experiment=callback -m seed=0,1": "hydra.callbacks={'x': {'_target_': 'os.mkdir'",
-    "-m hydra.sweep.subdir=x": "hydra.sweep.subdir=x: only . is allowed",
-    "-m hydra.sweeper._target_=os.mkdir": "hydra.sweeper._target_=os.mkdir: the name of an installed sweeper is",
-    "-m hydra.launcher._target_=x.y": "hydra.launcher._target_=x.y: the name of an installed launcher is allowed",
-    "-m hydra.launcher._target_=hydra_plugins.x.y": "hydra.launcher._target_=hydra_plugins.x.y: the name of an",
-    "rounds=${oc.env:HOME}": "rounds=${oc.env:HOME}: a variable of the environment may be a secret",
-    "-m results=${oc.env:HOME}": "results=${oc.env:HOME}: a variable of the environment may be a secret",
-    "algo.name=${oc.env:HOME}": "algo.name=${oc.env:HOME}: a variable of the environment may be a secret",
+    "-m hydra/launcher=nope": "hydra/launcher=nope: choose from basic",
+    "-m hydra/launcher=submitit_lokal": "hydra/launcher=submitit_lokal: did you mean 'submitit_local'?",
+    "-m hydra/sweeper=optun": "hydra/sweeper=optun: did you mean 'optuna'?",
+    "hydra/job_logging=nope": "hydra/job_logging=nope: did you mean 'none'?",
+    "data.root=${oc.env:NOT_SET}": "data.root=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or",
+    "results=${oc.env:NOT_SET}": "results=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or",
+    "-m results=${oc.env:NOT_SET}": "results=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or",
+    "rounds=${oc.env:HOME}": "rounds=${oc.env:HOME}: an integer is allowed",
+    "objective=accuracy": "objective=accuracy: did you mean 'best_accuracy'?",
+    "objective=zzz": "objective=zzz: choose from best_accuracy, final_accuracy, test_loss",
 }
 
 VALUES = {

@@ -48,7 +48,6 @@ def fedbench(tmp_path, monkeypatch, capfd, data_root):
     def call(*arguments: str, quiet: bool = True) -> Outcome:
         words = ["fedbench", *(["logger=none"] if quiet else []), *arguments]
         monkeypatch.setattr(sys, "argv", words)
-        program.statuses.clear()
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             program.main()

@@ -121,7 +121,6 @@ def start(fault: dict, *words: str, environment: dict[str, str] | None = None) -
         sys.argv = ["fedbench", *words]
         os.environ.update(environment or {})
         this_rank.cache_clear()  # it is another process, perhaps one of several ranks
-        program.statuses.clear()
         inject.prepare(fault)
         program.main()
     except SystemExit as ended:

@@ -24,6 +24,7 @@ TINY = (
 # Where a run's files go, how it is shown, how the work is shared out: the id must stay.
 CANNOT = {
     "results": ("elsewhere", "where the files go"),
+    "objective": ("final_accuracy", "which number a sweeper gets"),
     "force": (True, "whether a finished run is repeated"),
     "scale": ("paper", "a label; what a scale sets is seen in the other keys"),
     "checkpoint.every": (3, "a resumed run is bit-identical to one that never stopped"),

@@ -17,9 +17,9 @@ SETTINGS = """# @package _global_
 # What the small experiments have in common.
 defaults:
   - override /logger: none
+  - override /hydra/sweeper: experiment_grid
 hydra:
   mode: MULTIRUN
-  sweeper: {_target_: hydra_plugins.fedbench_grid.GridSweeper}
 rounds: 3
 client: {epochs: 1, batch_size: 32}
 partition: {clients: 3}

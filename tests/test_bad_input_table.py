@@ -88,13 +88,17 @@ def test_a_file_system_without_locks(fedbench, monkeypatch, number, there):
 def test_a_sweep_of_bad_jobs_tells_each_and_leaves_nothing(fedbench):
     run = fedbench("-m", *QUICK, "seed=0,1", "client.lr=-1,-2")
     assert run.status == 2
-    assert [line.split(":")[1] for line in run.err.splitlines()] == [" client.lr=-1.0", " client.lr=-2.0"] * 2
+    said = [line.split(": ")[1:3] for line in run.err.splitlines()]
+    rates = ["client.lr=-1.0", "client.lr=-2.0"] * 2
+    assert said[:4] == [[f"job {number}", rate] for number, rate in enumerate(rates)]
+    assert said[4][0] == "job 0 (seed=0 client.lr=-1) was refused"  # all of them again, when all have ended
+    assert said[8:] == [["4 of 4 jobs did not finish"]]
     assert list(Path().iterdir()) == []
 
 
 def test_a_sweep_keeps_its_list_when_a_job_was_run(fedbench):
     run = fedbench("-m", *QUICK, "data.subset=60", "client.lr=0.1,-2")
     assert run.status == 2
-    assert run.err.count("\n") == 1
+    assert run.err.count("\n") == 3
     assert len(list(Path("results/sweeps").glob("*/multirun.yaml"))) == 1
     assert len(list(Path("results/runs").glob("*/*/summary.json"))) == 1

@@ -49,7 +49,6 @@ def start(arguments: tuple[str, ...]) -> int:
 
     def call() -> None:
         sys.argv = ["fedbench", "logger=none", *arguments]
-        program.statuses.clear()
         try:
             program.main()
         except SystemExit as ended:

@@ -20,7 +20,6 @@ def on_a_terminal(arguments: tuple[str, ...], interrupt_at: str = "") -> tuple[i
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  (pytest has replaced the real one)
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
         sys.argv = ["fedbench", *arguments]
-        program.statuses.clear()
         try:
             program.main()
         except SystemExit as ended:

@@ -195,22 +195,6 @@ def test_no_secret_is_in_the_report(tmp_path, planted, monkeypatch, capfd):
     assert telling(tmp_path, captured.out + captured.err, planted) == []
 
 
-def test_the_environment_is_in_no_setting(fedbench, tmp_path, planted):
-    """Not by way of other functions either, nor from a preset."""
-    folder = tmp_path / "own" / "experiment"
-    folder.mkdir(parents=True)
-    plain, decoded = "${oc.env:MY_SERVICE_TOKEN}", "${oc.decode:${oc.env:MY_SERVICE_TOKEN}}"
-    for number, value in enumerate((plain, decoded, "${oc.${study.name}:MY_SERVICE_TOKEN}")):
-        content = f"# @package _global_\nalgo: {{name: '{value}'}}\nstudy: {{name: env}}\n"
-        (folder / f"tell{number}.yaml").write_text(content)
-        run = fedbench(*QUICK, "--config-dir", "own", f"experiment=tell{number}")
-        assert run.status == 2
-        assert run.err.startswith(f"fedbench: algo.name={value}: a variable of the environment may be a secret")
-        assert "token-that-nobody-may-see" not in run.out + run.err
-        assert run.err.count("\n") == 1
-        assert not Path("results").exists()
-
-
 def test_hydras_own_help_is_still_there(start_fedbench):
     out, err = start_fedbench("--hydra-help").communicate(timeout=60)
     assert "--config-dir" in out
@@ -223,18 +207,6 @@ def test_what_only_shows_settings_still_does(fedbench, option):
     assert (run.status, run.err) == (0, "")
     assert run.out
     assert list(Path().iterdir()) == []
-
-
-def test_hydra_calls_nothing_inside_of_a_launchers_settings():
-    from hydra.plugins.launcher import Launcher
-
-    from fedbench.errors import BadInput
-    from fedbench.guard import _basic, _check_plugin
-
-    settings = {"_target_": _basic(Launcher), "queue": "short"}
-    _check_plugin("hydra.launcher", settings, Launcher)
-    with pytest.raises(BadInput, match=r"hydra\.launcher: _target_=os\.mkdir: none is allowed inside"):
-        _check_plugin("hydra.launcher", {**settings, "setup": [{"a": {"_target_": "os.mkdir"}}]}, Launcher)
 
 
 def test_a_wrong_key_is_not_told_and_does_not_end_the_run(fedbench, tmp_path, monkeypatch):

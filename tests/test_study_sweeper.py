@@ -108,7 +108,7 @@ def test_on_laptop_data_that_are_not_at_hand_are_stood_in_for(swept, words):
 def test_a_job_that_is_refused_is_told_and_the_others_run(small):
     outcome = small("experiment=small/away", "scale=paper")
     assert outcome.status == 2
-    assert outcome.err.count("data=mnist: not in") == 1
+    assert outcome.err.count("data=mnist: not in") == 2  # at once, and in the list at the end
     assert [one["data"]["name"] for one in configurations()] == ["digits"]
 
 

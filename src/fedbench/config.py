@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fedbench import environment
 from fedbench.errors import BadInput, nearest, require, why_unresolved
 from fedbench.settings import (
     CheckpointSettings,
@@ -39,6 +41,8 @@ class Config:
     algo: dict[str, Any]
     names: dict[str, str]  # group -> chosen file
     tree: dict[str, Any]  # typed, resolved, plain
+    shown: dict[str, Any]  # the same for files, W&B and people: values of the environment as ${oc.env:NAME}
+    folder: Path | None = None  # of the run, once its parts are built
 
 
 GROUPS = ("data", "model", "partition", "attack", "logger")
@@ -79,6 +83,8 @@ ABILITIES = {
 
 def check(composed: DictConfig, names: dict[str, str]) -> Config:
     """Type-check and range-check what Hydra composed. Raises BadInput with one line."""
+    masked = environment.shown(composed)
+    composed = copy.deepcopy(composed)  # Hydra's own stays as it was written; launchers store it
     _check_values(composed)
     _check_slots(composed.get("algo"))
     _check_short_names(composed)
@@ -111,7 +117,8 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     }
     for slot in PIECES:
         tree["algo"][slot] = _plain(algo[slot])
-    return Config(scalars, **groups, algo=algo, names=names, tree=tree)
+    shown = environment.put_in(tree, OmegaConf.to_container(composed), masked)
+    return Config(scalars, **groups, algo=algo, names=names, tree=tree, shown=shown)
 
 
 def short_names(composed: DictConfig) -> dict[str, str]:

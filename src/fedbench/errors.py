@@ -49,6 +49,9 @@ def why_unresolved(error: Exception) -> str:
     reason = re.sub(r"^\w+ raised while resolving interpolation: ", "", next(iter(str(error).splitlines()), ""))
     reason = reason.replace("Recursive interpolation detected", "it refers to itself")
     reason = reason.replace("Unsupported interpolation type", "there is no function")
+    variable = re.search(r"Environment variable '([^']*)' not found", reason)
+    if variable:
+        return f"{variable.group()}; set it, or write ${{oc.env:{variable.group(1)},VALUE}} for a default"
     return f"{reason}; the name of another key is allowed, such as ${{client.lr}}"
 
 

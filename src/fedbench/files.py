@@ -64,7 +64,7 @@ def remove_made(made: Sequence[Path]) -> None:
     for place in made:
         try:
             place.rmdir() if place.is_dir() else place.unlink(missing_ok=True)
-        except OSError:
+        except (OSError, ValueError):  # the latter: a name that cannot be, with a NUL character
             return
 
 

@@ -51,7 +51,7 @@ class Journal:
         if checkpoint is not None:
             self.recorder.restore(checkpoint.books, checkpoint.extra)
             print(f"resuming after round {checkpoint.done}", flush=True)
-        tracker = parts.config.logger.start(parts.id, label(parts.config), parts.config.tree, parts.folder.path)
+        tracker = parts.config.logger.start(parts.id, label(parts.config), parts.config.shown, parts.folder.path)
         self.recorder.start(tracker, federation.done)
 
     def add(self, record: Record) -> None:

@@ -22,6 +22,15 @@ from fedbench.errors import BadInput, nearest, require, why_unresolved
 from fedbench.parallel import under_torchrun
 
 CONFIGURATION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
+# Hydra's plugins that a sweep may use, and the extra of pyproject.toml that installs each.
+PLUGINS = {
+    "hydra/launcher/joblib": "joblib",
+    "hydra/launcher/submitit_local": "submitit",
+    "hydra/launcher/submitit_slurm": "submitit",
+    "hydra/launcher/ray": "ray",
+    "hydra/launcher/ray_aws": "ray",
+    "hydra/sweeper/optuna": "optuna",
+}
 QUOTES = """and for the shell and Hydra both quote a value with signs beside A-Z, 0-9 and /._-:+, as 'key="a=b"'"""
 
 
@@ -52,7 +61,8 @@ def explain(error: Exception, arguments: list[str]) -> str:
         return f"~{kept.group(1)}: it cannot be deleted; {kept.group(1)}={nothing} is allowed"
     missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
     if missing and isinstance(error, HydraException | MissingConfigException):
-        return _missing_choice(missing.group(1), arguments)
+        path = missing.group(1)
+        return _missing_plugin(path, text) if path.startswith("hydra/") else _missing_choice(path, arguments)
     unknown = re.search(r"Could not override '([^']+)'", text) or re.search(
         r"No match in the defaults list.*?'([^']+)'", text
     )
@@ -70,6 +80,16 @@ def _not_a_choice(arguments: list[str]) -> str:
                 "did you mean", "name a file, or leave it out; did you mean"
             )
     return "the choice of a group is the name of a file"
+
+
+def _missing_plugin(path: str, text: str) -> str:
+    """A launcher or sweeper that is not installed, or a misspelt choice of Hydra's own groups."""
+    group, _, choice = path.rpartition("/")
+    if path in PLUGINS:
+        return f"{group}={choice}: not installed; pip install 'fedbench-lab[{PLUGINS[path]}]'"
+    known = [name.rpartition("/")[2] for name in PLUGINS if name.startswith(f"{group}/")]
+    known += re.findall(r"^\s+(\w+)$", text, flags=re.MULTILINE)  # Hydra lists what there is
+    return f"{group}={choice}: {nearest(choice, known)}"
 
 
 def _missing_choice(path: str, arguments: list[str]) -> str:

@@ -27,6 +27,9 @@ class Parts:
     folder: RunFolder
     id: str
 
+    def __post_init__(self) -> None:
+        self.config.folder = self.folder.path  # whoever gave the configuration finds the run
+
     @property
     def shards(self) -> list[np.ndarray]:
         """The training indices of every client."""

@@ -32,13 +32,17 @@ def prepare_folder(parts: Parts, force: bool) -> None:
     folder, config, data = parts.folder, parts.config, parts.data
     if force:
         folder.clear()
-    folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create({**config.tree, "choices": config.names})))
+    folder.write("config.yaml", _yaml({**config.shown, "choices": config.names}))
     folder.write("partition.json", _index_lists(parts.shards))
     if parts.split.local_tests is not None:
         folder.write("local_test.json", _index_lists(parts.split.local_tests))
     counts = class_counts(data.train_y, data.classes, parts.shards)
     folder.write("partition.csv", _class_table(counts))
     save_picture(folder.path / "partition.png", counts, f"{split_label(config)}, seed {config.scalars.seed}")
+
+
+def _yaml(tree: dict[str, Any]) -> str:
+    return OmegaConf.to_yaml(OmegaConf.create(tree))
 
 
 def _index_lists(clients: list[np.ndarray]) -> str:
@@ -60,7 +64,7 @@ def announce(parts: Parts, workers: int) -> None:
     scale = f"  scale {config.scalars.scale}" if config.scalars.scale else ""
     print(f"{label(config)}  seed {config.scalars.seed}  id {parts.id}{scale}")
     told = data.note if data.source in data.note else "; ".join(filter(None, [data.source, data.note]))
-    print(f"data: {data.name} ({told}), {examples}")
+    print(f"data: {_data_name(parts)} ({told}), {examples}")
     print(f"model: {model.size:,} parameters in {len(model.layers)} layers (the last two: {last})")
     held_out = sum(map(len, parts.split.local_tests or []))
     own_tests = f", {held_out:,} examples held out as the clients' own tests" if held_out else ""
@@ -114,7 +118,7 @@ def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time:
 def _data_facts(parts: Parts) -> dict[str, Any]:
     data = parts.data
     return {
-        "name": data.name,
+        "name": _data_name(parts),
         "source": data.source,
         "note": data.note,
         "subset": parts.config.data.subset,  # what was asked for; null = everything
@@ -123,6 +127,13 @@ def _data_facts(parts: Parts) -> dict[str, Any]:
         "classes": data.classes,
         "fingerprint": data.fingerprint(),
     }
+
+
+def _data_name(parts: Parts) -> str:
+    """The dataset's own name, unless somebody took one from the environment."""
+    config = parts.config
+    given, shown = config.tree["data"].get("name"), config.shown["data"].get("name")
+    return parts.data.name if given == shown else shown
 
 
 def report(parts: Parts, skipped: bool) -> None:

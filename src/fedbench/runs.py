@@ -27,7 +27,7 @@ from fedbench.files import remove_made, write_atomically
 from fedbench.seal import SEALED, SUMMARY, examine
 
 # Keys that cannot change a number: where things are, how they are shown, how the work is shared out.
-NOT_IDENTITY = ("results", "force", "scale", "checkpoint", "logger")
+NOT_IDENTITY = ("results", "force", "objective", "scale", "checkpoint", "logger")
 NOT_RUNTIME = ("workers", "timeout", "device")
 DAMAGED = ".damaged"  # in a run's folder: what was found damaged, until the run is finished again
 

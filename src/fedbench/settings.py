@@ -13,6 +13,10 @@ LARGEST, SMALLEST = 1e38, 1e-30  # float32 holds numbers up to 3.4e38, and loses
 OPTIMIZERS = ("sgd", "adam")
 WEIGHTS = ("samples", "uniform")
 DEVICES = ("auto", "cpu", "cuda")
+# What a sweeper may optimise: numbers of summary.json, and of the last row of metrics.csv.
+LARGER_IS_BETTER = ("best_accuracy", "final_accuracy")
+SMALLER_IS_BETTER = ("test_loss", "train_loss", "train_seconds", "wall_time")
+OBJECTIVES = LARGER_IS_BETTER + SMALLER_IS_BETTER
 
 
 @dataclass
@@ -86,6 +90,7 @@ class Scalars:
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     diagnostics: DiagnosticsSettings = field(default_factory=DiagnosticsSettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    objective: str | None = None  # what a sweeper optimises; None = the best (validation) accuracy
     results: str = "results"
     scale: str | None = None
     force: bool = False
@@ -101,6 +106,7 @@ def check_ranges(scalars: Scalars) -> None:
         ("client.optimizer", client.optimizer, OPTIMIZERS),
         ("server.weights", server.weights or "samples", WEIGHTS),
         ("runtime.device", runtime.device, DEVICES),
+        ("objective", scalars.objective or OBJECTIVES[0], OBJECTIVES),
     ):
         require(value in choices, key, value, nearest(value, choices))
     adam_fits = client.optimizer != "adam" or client.momentum == 0

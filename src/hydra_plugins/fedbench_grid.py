@@ -1,4 +1,4 @@
-"""The sweepers: of any sweep, and of conf/experiment, whose jobs are the cells of the study's axes.
+"""The sweeper of conf/experiment, `hydra/sweeper=experiment_grid`: its jobs are the cells of the study's axes.
 
 Hydra takes plugins from the namespace package `hydra_plugins` alone, which is why this file lies here.
 """
@@ -15,40 +15,8 @@ NEITHER_GRID_NOR_NUMBERS = ("experiment", "scale", "results", "logger", "runtime
 BUT_NUMBERS = ("runtime.threads", "runtime.device")
 
 
-class TidySweeper(BasicSweeper):
-    """Hydra writes a sweep's list of overrides before it knows the jobs; when all are refused, it goes again."""
-
-    needs_jobs = True
-
-    def sweep(self, arguments: list[str]) -> Any:
-        from fedbench.cli import statuses
-        from fedbench.errors import BAD_INPUT, BadInput, bad_value
-        from fedbench.files import remove_made
-
-        folder = Path(self.config.hydra.sweep.dir)
-        places = (folder / "multirun.yaml", folder, *folder.parents)
-        made = [place for place in places if not place.exists()]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:  # a NUL character in a path is a ValueError
-            allowed = f"a folder that can be written is allowed ({getattr(error, 'strerror', error)})"
-            raise bad_value("results", self.config.results, allowed) from error
-        try:
-            outcome = super().sweep(arguments)
-            if self.needs_jobs and not any(self.overrides):
-                raise BadInput(f"{' '.join(arguments)}: a sweep without jobs; a list of values is empty")
-        except Exception:  # none of the jobs was started, or a bug: its list is not worth keeping
-            remove_made(made)
-            raise
-        if set(statuses) == {BAD_INPUT}:
-            remove_made(made)
-        return outcome
-
-
-class GridSweeper(TidySweeper):
+class GridSweeper(BasicSweeper):
     """`fedbench experiment=NAME [scale=SCALE] [words]`: these words win over those of a cell; equal jobs are one."""
-
-    needs_jobs = False  # a table that describes datasets has none
 
     def sweep(self, arguments: list[str]) -> Any:
         keys = [_key(word) for word in arguments]

@@ -1,0 +1,98 @@
+"""Values of the environment in a configuration: used as they are, shown as `${oc.env:NAME}`.
+
+A variable may hold a token or a password. So config.yaml, W&B, the report and messages have the interpolation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
+
+SHORTEST = 4  # characters; a shorter value, such as a digit, stands in too many words to be replaced
+
+
+def shown(composed: DictConfig) -> Any:
+    """The configuration as plain values, with interpolations in place of the environment's values."""
+    with _resolver(lambda *arguments: _text(arguments)):
+        return _resolved(composed, OmegaConf.to_container(composed, resolve=False), "")
+
+
+def _resolved(composed: DictConfig, raw: Any, key: str) -> Any:
+    if isinstance(raw, dict):
+        return {name: _resolved(composed, value, _join(key, name)) for name, value in raw.items()}
+    if isinstance(raw, list):
+        return [_resolved(composed, value, f"{key}[{place}]") for place, value in enumerate(raw)]
+    if not isinstance(raw, str) or "${" not in raw:
+        return raw
+    try:
+        value = OmegaConf.select(composed, key)
+    except OmegaConfBaseException:  # a function that cannot take the text for the value
+        return raw
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def _join(key: str, name: object) -> str:
+    return f"{key}.{name}" if key else str(name)
+
+
+def put_in(value: Any, real: Any, masked: Any) -> Any:
+    """`value`, with what is masked where the real configuration and the masked one differ."""
+    if isinstance(value, dict) and isinstance(real, dict) and isinstance(masked, dict):
+        return {
+            key: put_in(inner, real[key], masked.get(key)) if key in real else inner for key, inner in value.items()
+        }
+    return value if real == masked else masked
+
+
+class Values:
+    """What a configuration takes from the environment: it is hidden in messages."""
+
+    def __init__(self, composed: DictConfig) -> None:
+        self.texts: dict[str, str] = {}  # value -> interpolation
+
+        def read(*arguments: Any) -> Any:
+            value = oc.env(*arguments)
+            if len(str(value)) >= SHORTEST:
+                self.texts[str(value)] = _text(arguments)
+            return value
+
+        with _resolver(read):
+            _resolved(composed, OmegaConf.to_container(composed, resolve=False), "")
+
+    def hidden(self, text: str) -> str:
+        return _replaced(text, self.texts)
+
+
+def hidden_by_name(text: str, words: list[str]) -> str:
+    """The same for a configuration that could not be composed: of the variables that the words name."""
+    names = re.findall(r"oc\.env:\s*(\w+)", " ".join(words))
+    values = {os.environ[name]: f"${{oc.env:{name}}}" for name in names if len(os.environ.get(name, "")) >= SHORTEST}
+    return _replaced(text, values)
+
+
+def _replaced(text: str, texts: dict[str, str]) -> str:
+    for value in sorted(texts, key=len, reverse=True):
+        text = text.replace(value, texts[value])
+    return text
+
+
+def _text(arguments: tuple[Any, ...]) -> str:
+    words = ["null" if argument is None else str(argument) for argument in arguments]
+    return f"${{oc.env:{','.join(words)}}}"
+
+
+@contextmanager
+def _resolver(read: Any) -> Iterator[None]:
+    """Another function in place of OmegaConf's own `oc.env`."""
+    OmegaConf.register_new_resolver("oc.env", read, replace=True)
+    try:
+        yield
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
