@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 import inject
 import numpy as np
 from hydra.core.plugins import Plugins
+from waiting import LIMIT, wait_until
 
 from fedbench.config import config_folder
 
@@ -79,20 +79,26 @@ class Started:
     out: Path
     err: Path
 
-    def end(self, seconds: float = 120) -> Ended:
+    def ended(self) -> bool:
+        """Whether it has; nobody is waited for."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def said(self, words: str) -> bool:
+        return self.out.exists() and words in self.out.read_text()
+
+    def end(self) -> Ended:
         """Wait for it; nothing of it is left afterwards, and whatever would have been is an error."""
-        deadline, status = time.monotonic() + seconds, None
-        while status is None and time.monotonic() < deadline:
-            found, code = os.waitpid(self.pid, os.WNOHANG)
-            status = os.waitstatus_to_exitcode(code) if found else None
-            time.sleep(0.005)
-        orphans = wait_until_empty(self.pid) if status is not None else []
-        self.kill()
-        if status is None:
-            os.waitpid(self.pid, 0)
-        assert status is not None, f"still running after {seconds} s: {self.out.read_text()}{self.err.read_text()}"
+        try:
+            wait_until(self.ended)
+            orphans = wait_until_empty(self.pid)
+        except AssertionError as error:
+            texts = self.out.read_text() + self.err.read_text()
+            raise AssertionError(f"still running: {texts}") from error
+        finally:
+            self.kill()
+            _, code = os.waitpid(self.pid, 0)
         assert not orphans, f"processes that nobody ended: {orphans}"
-        return Ended(status, self.out.read_text(), self.err.read_text())
+        return Ended(os.waitstatus_to_exitcode(code), self.out.read_text(), self.err.read_text())
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -178,11 +184,10 @@ def members(group: int) -> list[int]:
     return found
 
 
-def wait_until_empty(group: int, seconds: float = 10) -> list[int]:
+def wait_until_empty(group: int) -> list[int]:
     """The processes of a group that are still there after a while: none, it is hoped."""
-    deadline = time.monotonic() + seconds
-    while members(group) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    with suppress(AssertionError):
+        wait_until(lambda: not members(group), LIMIT / 10)
     return members(group)
 
 

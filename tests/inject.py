@@ -1,7 +1,8 @@
 """Runs `fedbench ...` with one planted fault: `python tests/inject.py '{"place": ..., "call": n, ...}' WORDS`.
 
 The n-th call of a place, in the chosen rank, is where it happens: the process is killed, hangs, raises, or the system
-refuses to write. The product knows nothing of this file.
+refuses to write. Nothing here goes by the clock: a signal has arrived before the run goes on, and
+nobody loses patience with a rank that hangs before it does. The product knows nothing of this file.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
+import mmap
 import os
 import resource
 import shutil
@@ -16,16 +18,21 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch.distributed as dist
+from waiting import LIMIT, wait_until
 
 import fedbench.checkpoint
+import fedbench.watchdog
 from fedbench import cli as program
 from fedbench import reporting, train
 from fedbench.checkpoint import CheckpointStore
 from fedbench.client import Trainer
 from fedbench.federation import Federation
+from fedbench.interrupt import StopRequest
 from fedbench.recorder import Recorder
 
 PLACES = {  # where a fault can be planted: owner and name of a function
@@ -45,6 +52,34 @@ PLACES = {  # where a fault can be planted: owner and name of a function
 ERRORS = {name: getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EIO", "ENOMEM", "EMFILE")}
 
 
+# Exchanges between ranks, in which each waits for the others.
+EXCHANGES = ("init_process_group", "barrier", "all_reduce", "broadcast", "all_gather_single")
+stops: list[StopRequest] = []  # of the runs of this process; a forked rank sees the last one's flag
+
+
+class Board:
+    """What forked ranks tell each other: how many exchanges each has begun, and that one hangs."""
+
+    def __init__(self) -> None:
+        self._numbers = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("I")
+
+    @property
+    def struck(self) -> bool:
+        return bool(self._numbers[0])
+
+    def strike(self) -> None:
+        self._numbers[0] = 1
+
+    def arrive(self, rank: int, ranks: int) -> None:
+        """Wait until the others begin this exchange, too, or one of them hangs."""
+        own = self._numbers[1 + rank] = self._numbers[1 + rank] + 1
+        everyone = self._numbers[1 : 1 + ranks]
+        wait_until(lambda: self.struck or min(everyone) >= own)
+
+
+board = Board()
+
+
 def strike(fault: dict) -> None:
     kind = fault["kind"]
     if fault.get("marker"):  # a file that says that it happened
@@ -53,18 +88,77 @@ def strike(fault: dict) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "killall":
         os.killpg(0, signal.SIGKILL)
+    elif kind == "parent":
+        assert dist.is_initialized(), "only a rank has a parent that may be killed"
+        os.kill(os.getppid(), signal.SIGKILL)
+        hang()
     elif kind in ("SIGINT", "SIGTERM"):
         os.kill(os.getppid() if dist.is_initialized() else os.getpid(), signal.Signals[kind])
+        wait_until(lambda: stops[-1].requested)  # the parent may be slow to notice
+    elif kind == "until stopped":  # by a signal from elsewhere
+        wait_until(lambda: stops[-1].requested)
+    elif kind == "pause":  # until somebody removes the marker
+        wait_until(lambda: not Path(fault["marker"]).exists())
     elif kind == "hang":
-        time.sleep(1000)
-    elif kind == "remove":
-        shutil.rmtree("broken")
+        hang()
+    elif kind == "remove":  # at once, and not file by file beside a rank that writes
+        os.rename("broken", "removed")
+        shutil.rmtree("removed")
     elif kind == "memory":
         raise MemoryError
     elif kind in ERRORS:
         raise OSError(ERRORS[kind], os.strerror(ERRORS[kind]), "planted")
     else:
         raise ArithmeticError("a planted failure")
+
+
+def hang() -> None:
+    board.strike()
+    time.sleep(2 * LIMIT)
+
+
+def remember_stops() -> None:
+    """Keep the requests to stop, so that a fault can wait until one has arrived."""
+    original = StopRequest.__enter__
+
+    def enter(stop: StopRequest) -> StopRequest:
+        stops.append(stop)
+        return original(stop)
+
+    StopRequest.__enter__ = enter
+
+
+def be_patient() -> None:
+    """Let limits of time count from when a rank hangs, and not while all get on slowly."""
+    wanted: list[timedelta] = []
+
+    def patient(name: str) -> None:
+        original = getattr(dist, name)
+
+        def exchange(*arguments, **keywords):
+            if name == "init_process_group":
+                wanted.append(keywords["timeout"])
+                keywords["timeout"] = timedelta(seconds=LIMIT)
+                board.arrive(keywords["rank"], keywords["world_size"])
+            else:
+                board.arrive(dist.get_rank(), dist.get_world_size())
+                if board.struck:
+                    dist.distributed_c10d._set_pg_timeout(wanted[-1])
+            return original(*arguments, **keywords)
+
+        setattr(dist, name, exchange)
+
+    for name in EXCHANGES:
+        patient(name)
+    looks = 0
+
+    def process_time() -> float:
+        """Every look of the watchdog finds that a second was used, until there is a hang."""
+        nonlocal looks
+        looks += not board.struck
+        return time.process_time() + looks
+
+    fedbench.watchdog.time = SimpleNamespace(process_time=process_time)
 
 
 def plant(fault: dict) -> None:
@@ -77,7 +171,7 @@ def plant(fault: dict) -> None:
         nonlocal calls
         rank = dist.get_rank() if dist.is_initialized() else 0
         calls += rank == fault.get("rank", 0)
-        due = calls == fault.get("call", 1) and rank == fault.get("rank", 0)
+        due = (calls == fault.get("call", 1) or fault.get("every")) and rank == fault.get("rank", 0)
         due = due and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"  # a restart is to be spared
         if due and not fault.get("after"):
             strike(fault)
@@ -122,7 +216,10 @@ def prepare(fault: dict) -> None:
     if fault.get("obedient"):
         obey_permissions()
     if fault.get("place"):
+        remember_stops()
         plant(fault)
+    if fault.get("kind") == "hang":
+        be_patient()
 
 
 if __name__ == "__main__":

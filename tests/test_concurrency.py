@@ -9,11 +9,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from faults_helper import SETTING, folder_of, result, run, start, uninterrupted
+from waiting import wait_until
 
 pytestmark = pytest.mark.heavy  # a minute and more
 
@@ -45,12 +45,11 @@ def test_sweeps_over_the_same_folder_do_every_run_once():
 def test_a_sweep_takes_over_from_one_that_was_killed():
     """The kernel releases the lock of a dead process; the one that waited goes on from its checkpoint."""
     setting = (*SETTING, "algo=scaffold", "results=shared")
-    holder = start({"place": "evaluation", "call": 4, "kind": "hang"}, *setting, "runtime.workers=2")
-    while not list(Path().glob("shared/runs/*/*/checkpoint-*-000002")):
-        time.sleep(0.01)
+    fault = {"place": "evaluation", "call": 4, "kind": "pause", "marker": "holding"}
+    holder = start(fault, *setting, "runtime.workers=2")
+    wait_until(Path("holding").exists)
     waiting = start({}, *setting, "runtime.workers=1")
-    while "waiting for it" not in (waiting.out.read_text() if waiting.out.exists() else ""):
-        time.sleep(0.01)
+    wait_until(lambda: waiting.said("waiting for it"))
     os.kill(holder.pid, signal.SIGKILL)  # the parent alone: its workers must not keep the lock
     assert holder.end().status == -signal.SIGKILL
     ended = waiting.end()
@@ -83,13 +82,17 @@ def check_files(results: Path) -> int:
 
 
 def test_a_reader_never_sees_half_a_file():
+    """The writer waits after every row until the reader begins to read: neither runs away."""
     plain = [word for word in SWEEP if not word.startswith("model")]
-    writer = start({}, *plain, "model=linear", "results=shared", "checkpoint.every=1", "rounds=40")
-    seen, reads = 0, 0
-    while os.waitpid(writer.pid, os.WNOHANG) == (0, 0):
+    words = (*plain, "model=linear", "results=shared", "checkpoint.every=1", "rounds=40")
+    pace = {"place": "metrics", "every": True, "after": True, "kind": "pause", "marker": "written"}
+    writer, seen, reads = start(pace, *words), 0, 0
+    while not writer.ended():
+        Path("written").unlink(missing_ok=True)
         seen += check_files(Path("shared"))
         reads += 1
-    assert reads > 20
+    assert writer.end().status == 0
+    assert reads >= 3 * 40
     assert seen > 200
     assert len(list(Path().glob("shared/runs/*/*/summary.json"))) == 3
 
@@ -101,8 +104,9 @@ def test_tables_while_runs_go_on():
     study = [sys.executable, "-m", "fedbench", "experiment=digits/methods", "scale=smoke", "logger=none"]
     going = subprocess.Popen(study, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        while not list(Path().glob("results/runs/*/*/summary.json")) and going.poll() is None:
-            time.sleep(0.05)
+        finished = lambda: list(Path().glob("results/runs/*/*/summary.json"))  # noqa: E731
+        wait_until(lambda: finished() or going.poll() is not None)
+        assert finished()
         for _ in range(2):
             shown = subprocess.run(tables, capture_output=True, text=True, check=False)
             assert shown.returncode == 0, shown.stdout + shown.stderr

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from faults_helper import start
 from run_files import QUICK, rows, summary
 from safetensors import safe_open
 from safetensors.torch import load_file
+from waiting import wait_until
 
 from fedbench.config import config_folder
 
@@ -107,18 +106,20 @@ def test_a_finished_run_is_skipped_and_force_repeats_it(fedbench):
     assert summary(first.folder)["digest"] == digest
 
 
-def test_a_second_process_waits_for_the_first(fedbench, monkeypatch):
-    run = fedbench(*QUICK)
-    lock = run.folder.parent / f".{run.folder.name}.lock"
-    held = os.open(lock, os.O_RDWR)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    release = threading.Timer(1.5, lambda: os.close(held))
-    release.start()
-    started = time.monotonic()
-    again = fedbench(*QUICK)
-    assert time.monotonic() - started > 1.0
-    assert "waiting for it" in again.out
-    assert again.status == 0
+def test_a_second_process_waits_for_the_first(fedbench):
+    """One that did not wait would find the run unfinished, and do it again."""
+    done = fedbench(*QUICK).folder
+    with open(done.parent / f".{done.name}.lock") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (done / "summary.json").rename("summary.json")
+        second = start({}, "logger=none", *QUICK)
+        wait_until(lambda: second.said("waiting for it"))
+        Path("summary.json").rename(done / "summary.json")
+        fcntl.flock(held, fcntl.LOCK_UN)  # the fork has the file open, too
+    ended = second.end()
+    assert ended.status == 0, ended.err
+    assert ended.out.index("waiting for it") < ended.out.index("finished already")
+    assert "running on" not in ended.out
 
 
 def test_a_sweep_runs_every_combination_and_goes_on_after_a_bad_one(fedbench):

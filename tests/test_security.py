@@ -17,6 +17,7 @@ import bad_files
 import numpy as np
 import pytest
 import study_small
+from waiting import LIMIT
 
 from fedbench.data.original import open_original
 
@@ -196,7 +197,7 @@ def test_no_secret_is_in_the_report(tmp_path, planted, monkeypatch, capfd):
 
 
 def test_hydras_own_help_is_still_there(start_fedbench):
-    out, err = start_fedbench("--hydra-help").communicate(timeout=60)
+    out, err = start_fedbench("--hydra-help").communicate(timeout=LIMIT)
     assert "--config-dir" in out
     assert err == ""
 

@@ -9,14 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
+import inject
 import pytest
 from faults_helper import SETTING
 from rich.console import Console
 from run_files import QUICK, summary
+from waiting import wait_until
 
 import fedbench.source
 from fedbench.config import config_folder
@@ -42,14 +42,11 @@ def checkout(tmp_path) -> Path:
     return folder
 
 
-def manifest_at_work(results: Path) -> tuple[Path, dict]:
-    """A manifest of the run that is at work, by its folder, once it has one."""
-    for _ in range(6000):
-        for file in results.glob("runs/*/*/checkpoint-*/manifest.json"):
-            with suppress(FileNotFoundError):  # an older one, which has just gone
-                return file.parents[1], json.loads(file.read_text())
-        time.sleep(0.01)
-    raise AssertionError("no checkpoints")
+def manifest_at_work(results: Path, marker: Path) -> tuple[Path, dict]:
+    """Of the run that waits after its first checkpoint: its folder, and the manifest."""
+    wait_until(marker.exists)
+    (file,) = results.glob("runs/*/*/checkpoint-*/manifest.json")
+    return file.parents[1], json.loads(file.read_text())
 
 
 def test_a_file_that_is_edited_during_a_sweep_does_not_change_what_checkpoints_say(tmp_path, data_root):
@@ -59,23 +56,26 @@ def test_a_file_that_is_edited_during_a_sweep_does_not_change_what_checkpoints_s
     if not (copy / "conf").exists():
         shutil.copytree(config_folder(), tmp_path / "conf")
     shutil.copytree(Path(fedbench.__file__).parents[1] / "hydra_plugins", tmp_path / "src" / "hydra_plugins")
-    words = (*SETTING, "-m", "seed=0,1", "rounds=25", "checkpoint.every=1", "runtime.workers=2", "results=broken")
+    words = (*SETTING, "-m", "seed=0,1", "rounds=2", "checkpoint.every=1", "results=broken")
+    words += ("runtime.workers=2",)
+    marker = tmp_path / "written"
+    pause = {"place": "checkpoint", "after": True, "kind": "pause", "marker": str(marker)}
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "FEDBENCH_DATA": str(data_root)}
     sweep = subprocess.Popen(
-        [sys.executable, "-m", "fedbench", *words],
+        [sys.executable, inject.__file__, json.dumps(pause), *words],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
-        first, _ = manifest_at_work(tmp_path / "broken")
+        first, _ = manifest_at_work(tmp_path / "broken", marker)
         loaded = hash_of(copy)
         (copy / "client.py").write_text((copy / "client.py").read_text() + "# edited\n")
         assert hash_of(copy) != loaded
-        second = first
-        while second == first:  # whose checkpoints go when it is finished
-            second, manifest = manifest_at_work(tmp_path / "broken")
+        marker.unlink()
+        second, manifest = manifest_at_work(tmp_path / "broken", marker)
+        assert second != first  # whose checkpoints went when it was finished
     finally:
         os.killpg(sweep.pid, signal.SIGKILL)
         sweep.wait()

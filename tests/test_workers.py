@@ -8,15 +8,16 @@ import time
 
 import pytest
 from faults_helper import SETTING, folder_of, one_line, result, run, uninterrupted
+from waiting import LIMIT
 
 from fedbench.faults import Ended, MachineFault, WorkerFailure, WorkerFault, reason
-from fedbench.watchdog import watchdog
+from fedbench.watchdog import IDLE_SECONDS, watchdog
 
 METHOD = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=2")
 # What happens in a worker's second round, and what standard error says.
 FAILURES = {
     "kill": "worker {} of 2 was ended by SIGKILL (the kernel does that when memory runs out)",
-    "hang": "runtime.timeout=3: the others waited 3 seconds for worker {} of 2",
+    "hang": "runtime.timeout=1: the others waited 1 seconds for worker {} of 2",
     "memory": "there is not enough memory",
     "raise": "worker {} of 2 failed:",
 }
@@ -32,7 +33,8 @@ def own_folder(tmp_path, monkeypatch, data_root):
 @pytest.mark.parametrize("kind", FAILURES)
 def test_a_worker_that_fails(kind, rank):
     """`run` itself checks that no process of the group is left."""
-    failed = run(*METHOD, "runtime.timeout=3", place="aggregation", call=4, rank=rank, kind=kind)
+    limit = ("runtime.timeout=1",) if kind == "hang" else ()
+    failed = run(*METHOD, *limit, place="aggregation", call=4, rank=rank, kind=kind)
     assert failed.status == 1, failed.out
     assert FAILURES[kind].format(rank + 1) in failed.err
     if kind == "raise":
@@ -50,10 +52,10 @@ def test_a_worker_that_fails(kind, rank):
 def test_a_single_worker_that_hangs(threads):
     """In this process, or, with threads, in a forked one: it looks after itself."""
     alone = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=1", f"runtime.threads={threads}")
-    failed = run(*alone, "runtime.timeout=2", place="aggregation", call=4, kind="hang")
+    failed = run(*alone, "runtime.timeout=1", place="aggregation", call=4, kind="hang")
     assert failed.status == 1, failed.out
     assert one_line(failed.err) == (
-        "fedbench: results=broken: the worker did nothing for 2 seconds (runtime.timeout=2); "
+        "fedbench: results=broken: the worker did nothing for 1 seconds (runtime.timeout=1); "
         "the last checkpoint is kept; the same command (without force=true) goes on"
     )
     assert run(*alone).resumed_after == 2
@@ -64,9 +66,10 @@ def test_a_single_worker_that_hangs(threads):
 )
 def test_a_leader_that_hangs_while_it_writes(place):
     """The other workers stay until it has written, and say whom they waited for."""
-    failed = run(*METHOD, "runtime.timeout=3", place=place, call=5 if place == "rename" else 1, kind="hang")
+    call = 5 if place == "rename" else 1
+    failed = run(*METHOD, "runtime.timeout=1", place=place, call=call, kind="hang")
     assert failed.status == 1, failed.out
-    assert "the others waited 3 seconds for worker 1 of 2" in one_line(failed.err)
+    assert "the others waited 1 seconds for worker 1 of 2" in one_line(failed.err)
     resumed = run(*METHOD)
     assert resumed.status == 0, resumed.err
     assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
@@ -75,27 +78,61 @@ def test_a_leader_that_hangs_while_it_writes(place):
 @pytest.mark.parametrize("place", ["rename", "cleaning"])
 def test_the_process_that_started_the_workers_hangs_while_it_writes(place):
     """Before the first round, and after the last: nobody waits for it, so it looks after itself."""
-    failed = run(*METHOD, "runtime.timeout=2", place=place, kind="hang")
+    failed = run(*METHOD, "runtime.timeout=1", place=place, kind="hang")
     assert failed.status == 1, failed.out
-    assert "did nothing for 2 seconds (runtime.timeout=2)" in one_line(failed.err)
+    assert "did nothing for 1 seconds (runtime.timeout=1)" in one_line(failed.err)
     assert run(*METHOD).status == 0
     assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
 
 
-def test_the_watchdog_lets_work_and_short_waits_pass(monkeypatch):
+LONG = 1000  # seconds: the watchdog's own timer is not meant to ring
+
+
+def work(seconds: float = 5 * IDLE_SECONDS) -> None:
+    """Use that much of the processor, however long it takes to get it."""
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+def ring() -> None:
+    """Let the watchdog look."""
+    signal.raise_signal(signal.SIGALRM)
+
+
+def test_the_watchdog_looks_twice_in_its_time_and_leaves_nothing():
     handler = signal.getsignal(signal.SIGALRM)
-    with watchdog(0.8):
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
-            pass
-        time.sleep(0.6)  # at most one look without progress
+    with watchdog(LONG):
+        left, interval = signal.getitimer(signal.ITIMER_REAL)
+        assert 0 < left <= interval == LONG / 2
+        assert signal.getsignal(signal.SIGALRM) is not handler
     assert signal.getsignal(signal.SIGALRM) is handler
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-    with monkeypatch.context() as debugger, watchdog(0.8):
+
+
+def test_the_watchdog_lets_work_and_short_waits_pass():
+    with watchdog(LONG):
+        for _ in range(4):
+            work()
+            ring()
+            ring()  # one look without progress, and the next finds some
+
+
+def test_the_watchdog_ends_what_does_nothing_but_for_debuggers(monkeypatch):
+    monkeypatch.setattr("fedbench.watchdog.time.process_time", lambda: 3.0)
+    with watchdog(LONG):
+        ring()
+        with pytest.raises(WorkerFault, match=r"for 1000 seconds \(runtime.timeout=1000\)"):
+            ring()
+    with monkeypatch.context() as debugger, watchdog(LONG):
         debugger.setattr(sys, "gettrace", lambda: print)
-        time.sleep(1.5)
-    with pytest.raises(WorkerFault, match="the worker did nothing for 1 seconds"), watchdog(1):
-        time.sleep(5)
+        for _ in range(3):
+            ring()
+
+
+def test_the_watchdog_wakes_one_that_sleeps_for_ever():
+    with pytest.raises(WorkerFault, match="did nothing for 1 seconds"), watchdog(1):
+        time.sleep(LIMIT)
 
 
 def test_a_failed_run_does_not_end_a_sweep():
