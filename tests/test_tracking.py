@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,14 +96,34 @@ def closed_port() -> int:
         return taken.getsockname()[1]
 
 
+@pytest.fixture
+def asked(monkeypatch, tmp_path) -> Path:
+    """A file to which every call of wandb.init adds a line, in this process and in forked ones."""
+    import wandb
+
+    file, original = tmp_path / "asked.txt", wandb.init
+
+    def init(mode: str, settings: wandb.Settings, **arguments):
+        with open(file, "a") as lines:
+            lines.write(f"{mode} {settings.init_timeout:g}\n")
+        return original(mode=mode, settings=settings, **arguments)
+
+    monkeypatch.setattr(wandb, "init", init)
+    return file
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-def test_without_a_network_a_sweep_waits_once_and_logs_offline(fedbench, monkeypatch, tmp_path, closed_port, workers):
-    monkeypatch.setattr(tracking, "INIT_SECONDS", 3)
+def test_without_a_network_a_sweep_waits_once_and_logs_offline(
+    fedbench, monkeypatch, tmp_path, closed_port, workers, asked
+):
+    """Only the server has little time to answer: a busy machine may be slow to log offline."""
+    monkeypatch.setattr(tracking, "INIT_SECONDS", 1)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_BASE_URL", f"http://user:hidden-password@127.0.0.1:{closed_port}")
     run = fedbench("-m", *QUICK, f"runtime.workers={workers}", "seed=0,1", quiet=False)
     assert run.status == 0, run.err
     assert run.out.count("W&B") == 1, run.out
+    assert asked.read_text().splitlines() == ["online 1", "offline 90", "offline 90"]
     assert run.out.count("logging offline") == 1
     files = list(Path("results").glob("runs/*/*/wandb/offline-run-*/*.wandb"))
     assert len(files) == 2
@@ -111,6 +132,18 @@ def test_without_a_network_a_sweep_waits_once_and_logs_offline(fedbench, monkeyp
         assert len([row for row in history if "test_accuracy" in row]) == 3
     texts = [(run.out + run.err).encode(), *(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())]
     assert not [text for text in texts if b"hidden-password" in text or KEY.encode() in text]
+
+
+def test_a_run_is_closed_when_wandbs_service_has_written_everything(monkeypatch, tmp_path):
+    """To finish a run only asks the service; it is done when it has ended."""
+    import wandb
+
+    called = []
+    run = SimpleNamespace(finish=lambda: called.append("finish"))
+    monkeypatch.setattr(tracking, "start", lambda *_, **arguments: run)
+    monkeypatch.setattr(wandb, "teardown", lambda: called.append("teardown"))
+    Wandb(mode="offline").start("id", "label", {}, tmp_path).close()
+    assert called == ["finish", "teardown"]
 
 
 def test_an_address_is_printed_without_its_password(monkeypatch):

@@ -17,7 +17,7 @@ from fedbench.errors import nearest, require
 MODES = ("auto", "online", "offline")
 REFUSED_BY_WANDB = set("/\\#?%:")  # in names of projects and entities
 LONGEST_NAME = 128
-INIT_SECONDS = 30  # how long W&B may take to answer before a run logs offline
+INIT_SECONDS = 30  # how long W&B's server may take to answer before a run logs offline
 # Set when W&B did not answer: the later runs of a sweep do not wait for it again. It is shared with the workers that
 # are forked from this process, one of which finds out.
 unreachable = mmap.mmap(-1, 1)
@@ -104,7 +104,13 @@ class _WandbTracker:
         self.close()
 
     def close(self) -> None:
+        """When it returns, everything is in W&B's file.
+
+        `finish` only asks for that: W&B's service writes the last records a moment later, and not at
+        all if this process, a worker, has ended by then. `teardown` waits until the service is done.
+        """
         self._try(lambda run: run.finish())
+        self._try(lambda run: self.wandb.teardown())
 
     def _try(self, action: Callable[[Any], object]) -> None:
         """The run goes on without W&B when it fails on the way."""
@@ -133,7 +139,9 @@ def start(mode: str, **arguments: Any) -> Any:
     for chosen in dict.fromkeys((mode, "offline")):
         try:
             wandb.setup(wandb.Settings(silent=True))  # else it prints the address as it is, with a password in it
-            settings = wandb.Settings(console="off", silent=True, init_timeout=INIT_SECONDS)
+            settings = wandb.Settings(console="off", silent=True)
+            if chosen != "offline":  # without a server there is nobody to lose patience with
+                settings.init_timeout = INIT_SECONDS
             return wandb.init(mode=chosen, settings=settings, **arguments)
         except Exception as error:  # whatever it is: a run must not end because nobody mirrors it
             instead = "the files here have everything all the same" if chosen == "offline" else "logging offline"
