@@ -12,10 +12,12 @@ help:  ## list the targets
 
 install: $(READY)  ## create the environment in .venv and install fedbench into it
 
+# $(READY) is a copy of what was installed: a file that is only newer, as after a checkout, installs nothing.
 $(READY): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $(READY)
+	@if cmp -s pyproject.toml $(READY); then touch $(READY); else set -e -x; \
+	$(PYTHON) -m venv $(VENV); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'; \
+	cp pyproject.toml $(READY); fi
 
 demo: install  ## run the main job on the embedded digits: FedAvg, 10 clients, Dirichlet 0.5
 	$(BIN)/fedbench
