@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
 import pytest
-from test_determinism import SETTING, result, start, wait_for_rows
+from faults_helper import result, run
+from test_determinism import SETTING
 
 WORDS = (
     "data=qqp",
@@ -37,10 +37,9 @@ def files(folder: Path) -> tuple:
 def test_any_number_of_workers_killed_and_resumed_with_another(fedbench, setting):
     whole = fedbench(*setting, "results=whole", "runtime.workers=1")
     assert whole.status == 0, whole.err
-    pid = start((*setting, "results=broken", "runtime.workers=2", "checkpoint.every=1"))
-    wait_for_rows("broken/runs/*/*/metrics.csv", 2)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    broken = (*setting, "logger=none", "results=broken", "runtime.workers=2", "checkpoint.every=1")
+    killed = run(*broken, place="metrics", call=3, kind="parent")
+    assert killed.status == -signal.SIGKILL, killed.err
     resumed = fedbench(*setting, "results=broken", "runtime.workers=3")
     assert resumed.status == 0, resumed.err
     assert "resuming after round" in resumed.out
