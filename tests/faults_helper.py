@@ -127,6 +127,7 @@ def start(fault: dict, *words: str, environment: dict[str, str] | None = None) -
         sys.argv = ["fedbench", *words]
         os.environ.update(environment or {})
         this_rank.cache_clear()  # it is another process, perhaps one of several ranks
+        inject.board = inject.Board()  # what an earlier run wrote there is not of this one
         inject.prepare(fault)
         program.main()
     except SystemExit as ended:

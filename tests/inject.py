@@ -101,6 +101,8 @@ def strike(fault: dict) -> None:
         wait_until(lambda: not Path(fault["marker"]).exists())
     elif kind == "hang":
         hang()
+    elif kind == "silent":  # a hang for which nobody is patient
+        time.sleep(2 * LIMIT)
     elif kind == "remove":  # at once, and not file by file beside a rank that writes
         os.rename("broken", "removed")
         shutil.rmtree("removed")
