@@ -6,10 +6,12 @@ import mmap
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -40,14 +42,33 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
+@pytest.fixture(scope="session")
+def draw_once() -> Callable:
+    """The partition's picture takes as long as a small run: each is drawn once, and then copied."""
+    from fedbench.partitions import save_picture
+
+    drawn: dict[tuple, bytes] = {}
+
+    def save(path: Path, counts: np.ndarray, title: str) -> None:
+        key = (counts.shape, counts.tobytes(), title)
+        if key in drawn:
+            path.write_bytes(drawn[key])
+            return
+        save_picture(path, counts, title)
+        drawn[key] = path.read_bytes()
+
+    return save
+
+
 @pytest.fixture
-def fedbench(tmp_path, monkeypatch, capfd, data_root):
+def fedbench(tmp_path, monkeypatch, capfd, data_root, draw_once):
     """Call `fedbench ...` in this process; results go to a temporary folder."""
     from fedbench import cli as program
     from fedbench import tracking
 
     monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedbench.reporting.save_picture", draw_once)
     monkeypatch.setattr(tracking, "unreachable", mmap.mmap(-1, 1))  # what another test found out
 
     def call(*arguments: str, quiet: bool = True) -> Outcome:
