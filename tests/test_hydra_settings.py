@@ -246,12 +246,3 @@ def test_ranks_of_torchrun_start_no_launchers(fedbench, monkeypatch):
         assert run.status == 2
         assert run.err == (f"fedbench: {word}: must be basic under torchrun, whose ranks would each start their own\n")
         assert list(Path().iterdir()) == []
-
-
-def test_ranks_that_follow_write_no_files_of_a_sweep(fedbench, monkeypatch):
-    torchrun = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-    for key, value in torchrun.items():
-        monkeypatch.setenv(key, value)
-    run = fedbench("-m", *QUICK, "seed=-1,-2", "hydra.output_subdir=.hydra", "hydra.sweep.dir=mine")
-    assert (run.status, run.err) == (2, "")
-    assert list(Path().iterdir()) == []

@@ -117,12 +117,15 @@ def test_a_word_that_one_machine_does_not_know_ends_all():
     assert not Path("ranks").exists()
 
 
-def test_a_refused_job_of_a_sweep_does_not_end_it():
-    ended = Agent().attempt("-m", *SCAFFOLD, "results=ranks", "rounds=1", "cohort=2,1000,3")
+def test_a_refused_job_does_not_end_a_sweep_whose_files_the_leader_writes():
+    folders = {0: ["hydra.sweep.dir=leader"], 1: ["hydra.sweep.dir=follower"]}
+    words = ("-m", *SCAFFOLD, "results=ranks", "rounds=1", "cohort=2,1000,3")
+    ended = Agent().attempt(*words, "hydra.output_subdir=.hydra", only=folders)
     assert [one.status for one in ended] == [2, 2]
     assert ended[0].out.count("run: ") == 2
     assert any("job 1: cohort=1000: at most" in line for line in lines(ended[0]))
-    assert len(list(Path("ranks/sweeps").iterdir())) == 1  # the leader's
+    assert {file.name for file in Path("leader").iterdir()} == {"multirun.yaml", "0", "1", "2"}
+    assert not Path("follower").exists()
 
 
 def test_machines_with_folders_of_their_own_are_refused():
