@@ -200,6 +200,21 @@ def test_a_rank_that_never_comes_is_named(store):
     assert str(error) == "runtime.timeout=1: rank 0 on host host0 waited 1 seconds for rank 1, 2 of 3"
 
 
+def test_another_version_with_other_facts_is_refused_too(store):
+    def work(ranks: Ranks) -> None:
+        ranks.together(lambda: None, LONG)
+        ranks.agree({"source code": "a"} if ranks.leader else {"hash": "a"}, LONG)
+
+    for error in on_every_rank(2, work):
+        assert isinstance(error, BadInput)
+        assert "has another source code than rank 0" in str(error)
+
+
+def test_who_refuses_and_meets_nobody_says_so_all_the_same(store):
+    (said,) = on_every_rank(1, lambda ranks: _leader_of_three(ranks).refuse("unknown key", 1))
+    assert said == "unknown key"
+
+
 def _leader_of_three(ranks: Ranks) -> Ranks:
     ranks.size = 3
     return ranks

@@ -95,18 +95,21 @@ class Ranks:
         self._raise_first_problem(records)
         first, where = records[0]["facts"], _place(0, records[0])
         for rank, record in enumerate(records):
-            for what, value in record["facts"].items():
-                if value != first[what]:
-                    theirs = f"{_place(rank, record)} has another {what} than {where} ({value}, not {first[what]})"
+            for what, value in first.items():
+                own = record["facts"].get(what)  # another version may not know this fact
+                if own != value:
+                    theirs = f"{_place(rank, record)} has another {what} than {where} ({own}, not {value})"
                     raise BadInput(f"{theirs}; all ranks must have the same")
 
     def refuse(self, reason: str, timeout: int) -> str:
         """Tell the others that this rank leaves before there is a run. Returns what to say: the first rank's reason."""
         if self.size == 1 or self.broken:
             return reason
-        self._meet(timeout)
-        records = self._gather({"refused": reason, "status": BAD_INPUT}, timeout)
-        return _first_problem(records)
+        try:
+            self._meet(timeout)
+            return _first_problem(self._gather({"refused": reason, "status": BAD_INPUT}, timeout))
+        except MachineFault:  # nobody is there to be told
+            return reason
 
     def remember(self, what: str) -> None:
         """Keep a fact for the attempts after this one."""
@@ -204,7 +207,10 @@ class Ranks:
             try:
                 self._store = _open_store(self.rank, timeout)
                 self._attempt = self._offer(timeout) if self.leader else self._follow(timeout)
-            except dist.DistError as error:
+            except (dist.DistError, MachineFault) as error:
+                self.give_up()
+                if isinstance(error, MachineFault):
+                    raise
                 raise MachineFault(f"{complaint} ({_first_line(error)})") from error
 
     def _offer(self, timeout: int) -> str:
@@ -250,7 +256,9 @@ class Ranks:
                 return [json.loads(self._store.get(key)) for key in keys]
             except (dist.DistError, MachineFault) as error:
                 self.give_up()
-                raise error if isinstance(error, MachineFault) else MachineFault(complaint) from error
+                if isinstance(error, MachineFault):
+                    raise
+                raise MachineFault(complaint) from error
 
     def _wait_for(self, keys: list[str], timeout: int | None) -> None:
         deadline = time.monotonic() + timeout if timeout else float("inf")
