@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 import os
 import subprocess
@@ -10,17 +11,49 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
 import torch
+from hydra._internal.hydra import Hydra
+from hydra.types import RunMode
 from hypothesis import HealthCheck, settings
+from omegaconf import Container, OmegaConf
 
 torch.set_num_threads(1)  # ranks are forked from this process: no thread pool may be running
 # How long an example takes, or takes to be drawn, depends on what else the machine does.
 settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any pace")
 os.environ["WANDB_ERROR_REPORTING"] = "false"  # nothing is sent to W&B's makers
+
+
+compose_to_find_the_mode = Hydra.get_mode
+
+
+def find_the_mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> RunMode | None:
+    """Hydra composes everything twice, first only to read `hydra.mode`. Few words can set that."""
+    if "--config-dir" in sys.argv or any("experiment" in word or "hydra" in word for word in overrides):
+        return compose_to_find_the_mode(hydra, config_name, overrides)
+    return None
+
+
+Hydra.get_mode = find_the_mode
+load_anew, loaded = OmegaConf.load, {}
+
+
+def load_once(file: str | Path | IO) -> Container:
+    """Every call of the program reads the same files of conf/ again, which takes a good part of its time."""
+    if not hasattr(file, "read"):
+        return load_anew(file)
+    text = file.read()
+    if text not in loaded:
+        file.seek(0)
+        loaded[text] = load_anew(file)
+    return copy.deepcopy(loaded[text])
+
+
+OmegaConf.load = staticmethod(load_once)
 
 
 @dataclass

@@ -124,6 +124,7 @@ def fuzz(fedbench, tmp_path, examples: int, fresh: int | None = None) -> None:
     (every if fresh is None else seed(fresh)(every))()
 
 
+@pytest.mark.heavy
 def test_every_command_line_is_a_run_or_one_line(fedbench, tmp_path):
     fuzz(fedbench, tmp_path, 15)
 

@@ -16,9 +16,11 @@ from faults_helper import SETTING, WORDS, Ended, checkpoints, folder_of, one_lin
 
 from fedbench.files import checksum_of
 
-ALWAYS = ("algo=scaffold",)
 # Each keeps something that no other does, on the server or with its clients; the rest is run by hand.
-OFTEN = ["fedavgm", "fedbn", "feddyn", "fedecgr", "fedgen", "fedgsnr", "fedncv", "fedpgvc", "fedrep", "moon", "pfedsim"]
+OFTEN = [
+    *("fedavgm", "fedbn", "feddyn", "fedecgr", "fedgen", "fedgsnr", "fedncv", "fedpgvc", "fedrep"),
+    *("moon", "pfedsim", "scaffold"),
+]
 ROUNDS = "rounds=40"  # more than all faults together let pass
 INTERVAL = 2  # SETTING's checkpoint.every
 # Little work where a method has a number of steps of its own.
@@ -112,7 +114,7 @@ def check_what_it_says(ended: Ended, fault: Fault, reason: str) -> None:
 
 def marks(word: str) -> list:
     often = word.removeprefix("algo=") in OFTEN
-    return [] if word in ALWAYS else [pytest.mark.heavy] if often else [pytest.mark.heavy, pytest.mark.by_hand]
+    return [pytest.mark.heavy] if often else [pytest.mark.heavy, pytest.mark.by_hand]
 
 
 @pytest.mark.parametrize("word", [pytest.param(word, marks=marks(word)) for word in WORDS])

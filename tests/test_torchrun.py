@@ -81,7 +81,7 @@ def test_torchrun_gives_the_bits_of_one_process(start_fedbench):
     assert json.loads((folder_of("torchrun") / "summary.json").read_text())["workers"] == 2
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.heavy)])
 def test_forked_ranks_give_the_bits_of_one_process(size):
     ended = Agent(size).attempt(*SCAFFOLD, "results=ranks")
     assert [one.status for one in ended] == [0] * size, ended[0].err
@@ -137,7 +137,7 @@ def test_machines_with_folders_of_their_own_are_refused():
     assert not Path("there").exists()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.heavy)])
 def test_a_killed_rank_resumes_at_the_first_restart(rank):
     agent = Agent()
     fault = {"place": "checkpoint", "call": 2, "rank": rank, "kind": "kill"}

@@ -62,7 +62,7 @@ def test_a_single_worker_that_hangs(threads):
 
 
 @pytest.mark.parametrize(
-    "place", ["final", "final-summary", *(pytest.param(p, marks=pytest.mark.heavy) for p in ("metrics", "rename"))]
+    "place", ["final", *(pytest.param(p, marks=pytest.mark.heavy) for p in ("final-summary", "metrics", "rename"))]
 )
 def test_a_leader_that_hangs_while_it_writes(place):
     """The other workers stay until it has written, and say whom they waited for."""
