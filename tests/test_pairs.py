@@ -24,7 +24,17 @@ from fedbench.train import build_parts
 
 ALGORITHMS = sorted(file.stem for file in (config_folder() / "algo").glob("*.yaml"))
 MODIFIERS = sorted(file.stem for file in (config_folder() / "modifier").glob("*.yaml"))
-PAIRS = [(algo, modifier) for algo in ALGORITHMS for modifier in ["", *MODIFIERS]]
+# Each method alone and each modifier on FedAvg in the ordinary tests, all pairs in the long ones.
+PAIRS = [
+    pytest.param(
+        algo,
+        modifier,
+        id=f"{algo}-{modifier or 'alone'}",
+        marks=() if algo == "fedavg" or not modifier else pytest.mark.heavy,
+    )
+    for algo in ALGORITHMS
+    for modifier in ["", *MODIFIERS]
+]
 # Two at once, in the order in which they act whatever the order of the list.
 COUPLES = ["pgvc,ecgr", "ecgr,pmvr", "pvr,ecgr", "pgvc,pvr", "gsnr,ecgr", "gsnr,pgvc,pmvr"]
 SETTING = (
@@ -129,7 +139,7 @@ def check(config: Config, chosen: list[tuple[str, str]], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize(("algo", "modifier"), PAIRS, ids=lambda name: name or "alone")
+@pytest.mark.parametrize(("algo", "modifier"), PAIRS)
 def test_it_runs_or_is_refused(algo, modifier, settings, tmp_path):
     reason = reasons(algo, modifier)
     if reason:
@@ -141,7 +151,9 @@ def test_it_runs_or_is_refused(algo, modifier, settings, tmp_path):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("modifiers", COUPLES)
-@pytest.mark.parametrize("algo", ["fedavg", "fednova", "fedbn"])
+@pytest.mark.parametrize(
+    "algo", ["fedavg", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("fednova", "fedbn"))]
+)
 def test_modifiers_together_do_not_depend_on_their_order(algo, modifiers, settings, tmp_path):
     check(composed(algo, modifiers), settings, tmp_path)
     digests = set()
