@@ -288,5 +288,5 @@ def test_no_rank_outlives_torchrun(start_fedbench):
     process.kill()
     process.communicate()
     for group in groups:
-        assert faults_helper.wait_until_empty(group, seconds=60) == []
+        assert faults_helper.wait_until_empty(group) == []
     assert not any(members(group) for group in groups)
