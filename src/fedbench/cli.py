@@ -251,7 +251,8 @@ def end_sweep(sweep: SweepCallback, here: dict[int, Outcome], unbroken: bool) ->
         if one.status == FINISHED and one.log:  # it said so elsewhere
             print(f"run: {one.run}", flush=True)
     told = [one for one in bad if one.status != INTERRUPTED]  # those, one line is for all
-    if told and (elsewhere or len(outcomes) > 1):
+    silent = any(one.status is None for one in told)  # its process was killed: it said nothing itself
+    if told and (elsewhere or silent or len(outcomes) > 1):
         list_jobs(told, list(outcomes.values()), sweep)
     show_search(sweep)
     return severest([one.status for one in outcomes.values()])
