@@ -128,7 +128,8 @@ def execute(parts: Parts, group: Group, stop: StopRequest, force: bool) -> None:
     if group.leader:
         with watchdog(runtime.timeout):
             prepare_folder(parts, force)
-            this_rank().remember(f"forced {parts.id}")
+            if force:
+                this_rank().remember(f"forced {parts.id}")
             announce(parts, workers)
     if under_torchrun():
         train(group, parts, stop, group.size)
