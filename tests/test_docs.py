@@ -35,7 +35,7 @@ def test_the_example_runs(tmp_path):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/test_clip.py"]
     command += ["tests/test_presets.py"]
     command += [f"tests/test_pairs.py::test_it_runs_or_is_refused[{algo}-clip-first]" for algo in ("scaffold", "fedbn")]
-    command += ["-k", "clip"]
+    command += ["-k", "clip", "-m", "not by_hand"]  # with the pairs, which are heavy
     ended = subprocess.run(
         command,
         cwd=tmp_path,
