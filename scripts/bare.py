@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from fedbench.data.base import Dataset
-from fedbench.parallel import Group
+from fedbench.data.dataset import Dataset
+from fedbench.parallel.processes import Group
 
 
 class BareLeNet(nn.Module):

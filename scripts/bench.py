@@ -25,14 +25,14 @@ import torch
 from bare import Bare
 from bench_methods import bench_methods
 
-from fedbench.algorithms.build import Algorithm
-from fedbench.batches import examples
-from fedbench.data.base import Dataset
-from fedbench.federation import Federation
-from fedbench.flat import FlatModel
+from fedbench.algorithms.algorithm import Algorithm
+from fedbench.data.batches import examples
+from fedbench.data.dataset import Dataset
+from fedbench.training.federation import Federation
+from fedbench.core.flat_model import FlatModel
 from fedbench.models.cnn import CnnBn, LeNet
-from fedbench.parallel import Group, launch, settle
-from fedbench.settings import ClientSettings, EvalSettings, Scalars
+from fedbench.parallel.processes import Group, launch, settle
+from fedbench.config.schema import ClientSettings, EvalSettings, Scalars
 
 
 @dataclass(frozen=True)

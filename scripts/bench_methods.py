@@ -16,10 +16,10 @@ from pathlib import Path
 import hydra
 from hydra import compose, initialize_config_dir
 
-from fedbench.algorithms.build import Algorithm, build
-from fedbench.config import check, config_folder
-from fedbench.federation import Federation
-from fedbench.parallel import Group, launch, settle
+from fedbench.algorithms.algorithm import Algorithm, build
+from fedbench.config.validate import check, config_folder
+from fedbench.training.federation import Federation
+from fedbench.parallel.processes import Group, launch, settle
 
 # Words of the command line, and the largest multiple of FedAvg's round time.
 LIMITS = {

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from fedbench.exchange import Exchange
-from fedbench.parallel import Group, balance, launch
+from fedbench.parallel.exchange import Exchange
+from fedbench.parallel.processes import Group, balance, launch
 
 MODELS = {"LeNet": 61_706, "MLP": 199_210}
 BYTES = 4

@@ -97,11 +97,11 @@ def draw_once() -> Callable:
 def fedbench(tmp_path, monkeypatch, capfd, data_root, draw_once):
     """Call `fedbench ...` in this process; results go to a temporary folder."""
     from fedbench import cli as program
-    from fedbench import tracking
+    from fedbench.runs import wandb as tracking
 
     monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedbench.reporting.save_picture", draw_once)
+    monkeypatch.setattr("fedbench.runs.reporting.save_picture", draw_once)
     monkeypatch.setattr(tracking, "unreachable", mmap.mmap(-1, 1))  # what another test found out
 
     def call(*arguments: str, quiet: bool = True) -> Outcome:
@@ -165,7 +165,7 @@ def real_data() -> Path:
 @pytest.fixture
 def small_vit(monkeypatch):
     """torchvision's ViT-B/32 in all but depth and width."""
-    from fedbench.torchvision_shim import import_torchvision
+    from fedbench.models.torchvision_operators import import_torchvision
 
     models = import_torchvision().models
     small = partial(

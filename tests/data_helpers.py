@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from fedbench.data import NamedDataset
-from fedbench.errors import BadInput
+from fedbench.core.errors import BadInput
 
 CONF = Path(__file__).parents[1] / "conf"
 NAMED = ("mnist", "fmnist", "cifar10", "cifar100", "emnist", "svhn")

@@ -19,7 +19,7 @@ import numpy as np
 from hydra.core.plugins import Plugins
 from waiting import LIMIT, wait_until
 
-from fedbench.config import config_folder
+from fedbench.config.validate import config_folder
 
 COUNTER = itertools.count()
 Plugins.instance()  # found once here, instead of in every process that is forked from this one
@@ -108,7 +108,7 @@ class Started:
 def start(fault: dict, *words: str, environment: dict[str, str] | None = None) -> Started:
     """`fedbench WORDS` with a planted fault, forked from this process: nothing has to be imported again."""
     from fedbench import cli as program
-    from fedbench.ranks import this_rank
+    from fedbench.parallel.ranks import this_rank
 
     number = next(COUNTER)
     out, err = (Path(f"{name}-{os.getpid()}-{number}.txt").absolute() for name in ("out", "err"))

@@ -25,15 +25,16 @@ from types import SimpleNamespace
 import torch.distributed as dist
 from waiting import LIMIT, wait_until
 
-import fedbench.checkpoint
-import fedbench.watchdog
+import fedbench.runs.checkpoint
+import fedbench.parallel.watchdog
 from fedbench import cli as program
-from fedbench import reporting, train
-from fedbench.checkpoint import CheckpointStore
-from fedbench.client import Trainer
-from fedbench.federation import Federation
-from fedbench.interrupt import StopRequest
-from fedbench.recorder import Recorder
+from fedbench import train
+from fedbench.runs import reporting
+from fedbench.runs.checkpoint import CheckpointStore
+from fedbench.training.client import Trainer
+from fedbench.training.federation import Federation
+from fedbench.parallel.interrupt import StopRequest
+from fedbench.runs.writer import Recorder
 
 PLACES = {  # where a fault can be planted: owner and name of a function
     "training": (Trainer, "_steps"),
@@ -41,9 +42,9 @@ PLACES = {  # where a fault can be planted: owner and name of a function
     "evaluation": (Federation, "evaluate"),
     "metrics": (Recorder, "_add_row"),
     "checkpoint": (CheckpointStore, "save"),
-    "checkpoint-tensors": (fedbench.checkpoint, "_save"),
+    "checkpoint-tensors": (fedbench.runs.checkpoint, "_save"),
     "checkpoint-manifest": (CheckpointStore, "_complete"),
-    "checkpoint-pruning": (fedbench.checkpoint, "_folders"),
+    "checkpoint-pruning": (fedbench.runs.checkpoint, "_folders"),
     "rename": (os, "replace"),
     "final": (Recorder, "finish"),
     "final-summary": (Recorder, "_results"),
@@ -160,7 +161,7 @@ def be_patient() -> None:
         looks += not board.struck
         return time.process_time() + looks
 
-    fedbench.watchdog.time = SimpleNamespace(process_time=process_time)
+    fedbench.parallel.watchdog.time = SimpleNamespace(process_time=process_time)
 
 
 def plant(fault: dict) -> None:

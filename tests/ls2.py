@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.algorithms.base import Allocation, Modifier
-from fedbench.algorithms.build import Algorithm
-from fedbench.batches import Examples, Sampler
-from fedbench.bookkeeping import Record
-from fedbench.evaluation import Score
-from fedbench.federation import Federation
-from fedbench.flat import FlatModel
+from fedbench.algorithms.modifier import Allocation, Modifier
+from fedbench.algorithms.algorithm import Algorithm
+from fedbench.data.batches import Examples, Sampler
+from fedbench.training.round_metrics import Record
+from fedbench.training.evaluation import Score
+from fedbench.training.federation import Federation
+from fedbench.core.flat_model import FlatModel
 from fedbench.models.base import Model
-from fedbench.parallel import Group
-from fedbench.settings import ClientSettings, Scalars, ServerSettings
+from fedbench.parallel.processes import Group
+from fedbench.config.schema import ClientSettings, Scalars, ServerSettings
 
 X_A, Y_A = [[1.0, 0.0], [1.0, 2.0]], [1.0, 3.0]
 X_B, Y_B = [[1.0, 1.0], [0.0, 1.0], [1.0, -1.0], [2.0, 1.0]] * 2, [-1.0, 1.0, 2.0, 0.0] * 2

@@ -15,8 +15,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
-from fedbench.config import check, config_folder
-from fedbench.parallel import Group
+from fedbench.config.validate import check, config_folder
+from fedbench.parallel.processes import Group
 from fedbench.train import assemble, build_parts
 
 

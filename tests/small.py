@@ -7,11 +7,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from fedbench.batches import examples
-from fedbench.config import Config, check, config_folder
-from fedbench.federation import Federation
-from fedbench.flat import FlatModel, digest
-from fedbench.parallel import Group
+from fedbench.data.batches import examples
+from fedbench.config.validate import Config, check, config_folder
+from fedbench.training.federation import Federation
+from fedbench.core.flat_model import FlatModel, digest
+from fedbench.parallel.processes import Group
 from fedbench.train import Parts, build_parts
 
 # A stand-in of 300 images of MNIST's shape, on 5 very different clients.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import fedbench.cli  # so that every module that asks for the configuration folder is there to be told
 import fedbench.study.reproduce
-from fedbench.config import config_folder
+from fedbench.config.validate import config_folder
 
 SETTINGS = """# @package _global_
 # What the small experiments have in common.

@@ -8,8 +8,8 @@ import pytest
 import small
 import torch
 
-from fedbench.batches import examples
-from fedbench.errors import BadInput
+from fedbench.data.batches import examples
+from fedbench.core.errors import BadInput
 
 CLIENTS = "attack.clients=[1,3]"
 

@@ -6,9 +6,9 @@ import pytest
 import small
 import torch
 
-from fedbench.augment import MARGIN, augment
-from fedbench.batches import Examples
-from fedbench.errors import BadInput
+from fedbench.data.augment import MARGIN, augment
+from fedbench.data.batches import Examples
+from fedbench.core.errors import BadInput
 
 
 def images(count: int = 64) -> torch.Tensor:

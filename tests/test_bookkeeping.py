@@ -10,9 +10,9 @@ import small
 import torch
 import watch
 
-from fedbench.algorithms.build import Algorithm
+from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.ecgr import Ecgr
-from fedbench.algorithms.gsnr import Gsnr
+from fedbench.algorithms.fedgsnr import Gsnr
 
 ROUND = ("rounds=1", "client.epochs=1")
 D = 28 * 28 * 16 + 16 + 16 * 8 + 8 + 8 * 10 + 10  # parameters of small.PLAIN's network

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import small
 
-from fedbench.conformal import LEVELS, METHODS, aps, coverage_table, quantile, raps
+from fedbench.training.conformal import LEVELS, METHODS, aps, coverage_table, quantile, raps
 
 
 def calibrated(count: int = 4000, classes: int = 8, sharpness: float = 2.0):

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from waiting import wait_until
 
-from fedbench.config import config_folder
+from fedbench.config.validate import config_folder
 
 
 def test_a_run_leaves_the_promised_files(fedbench):
@@ -161,7 +161,7 @@ def test_a_kept_head_is_not_called_global(fedbench):
 def test_the_schema_and_the_file_have_the_same_defaults():
     from omegaconf import OmegaConf
 
-    from fedbench.settings import Scalars
+    from fedbench.config.schema import Scalars
 
     stored = yaml.safe_load((config_folder() / "config.yaml").read_text())
     schema = OmegaConf.to_container(OmegaConf.structured(Scalars))

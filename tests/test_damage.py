@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from faults_helper import SETTING, checkpoints, folder_of, one_line, result, run, two_checkpoints, uninterrupted
 
-from fedbench.runs import RunFolder
+from fedbench.runs.folder import RunFolder
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from fedbench.data import stratified_subset
-from fedbench.data.base import channel_statistics
+from fedbench.data.dataset import channel_statistics
 
 # Configuration
 

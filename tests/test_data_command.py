@@ -11,7 +11,7 @@ import pytest
 from data_helpers import BY_HAND, CONF, data_settings, refusal
 
 from fedbench.data import workshop
-from fedbench.data.catalog import ENTRIES
+from fedbench.data.prepare.catalog import ENTRIES
 from fedbench.data.files import write_npz
 
 # Preparing and listing

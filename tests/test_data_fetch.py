@@ -13,8 +13,8 @@ import data_originals as originals
 import pytest
 from data_helpers import data_settings, refusal
 
-from fedbench.data.catalog import ENTRIES, Published
-from fedbench.torchvision_shim import import_torchvision
+from fedbench.data.prepare.catalog import ENTRIES, Published
+from fedbench.models.torchvision_operators import import_torchvision
 
 
 class Server:

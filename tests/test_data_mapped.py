@@ -12,13 +12,13 @@ import pytest
 import torch
 from data_helpers import data_settings, refusal
 
-from fedbench.batches import examples
+from fedbench.data.batches import examples
 from fedbench.data import MappedDataset
-from fedbench.data.base import channel_statistics
+from fedbench.data.dataset import channel_statistics
 from fedbench.data.checked import checksums_of
 from fedbench.data.files import write_npy
 from fedbench.data.info import Info, write_info
-from fedbench.data.prepare import Wish, prepare
+from fedbench.data.prepare.preparation import Wish, prepare
 
 
 def settings(root: Path, **changes: object) -> MappedDataset:
@@ -35,7 +35,7 @@ def test_images_are_mapped_and_statistics_come_from_the_preparation(root, monkey
     def must_not(images: np.ndarray) -> None:
         raise AssertionError("a start counted all pixels")
 
-    monkeypatch.setattr("fedbench.data.base.channel_statistics", must_not)
+    monkeypatch.setattr("fedbench.data.dataset.channel_statistics", must_not)
     dataset = settings(root).load(0)
     assert isinstance(dataset.train_x, np.memmap)
     assert isinstance(dataset.test_x, np.memmap)
@@ -97,7 +97,7 @@ def change_an_image(root: Path) -> Path:
 
 
 def test_a_changed_image_is_noticed_by_the_checksum(root, monkeypatch):
-    monkeypatch.setattr("fedbench.data.base._MAPPED_IMAGES", 2)
+    monkeypatch.setattr("fedbench.data.dataset._MAPPED_IMAGES", 2)
     before = settings(root).load(0).fingerprint()
     path = change_an_image(root)
     text = refusal(lambda: settings(root).load(0))

@@ -11,10 +11,10 @@ import small
 import torch
 from data_helpers import data_settings, refusal
 
-from fedbench.batches import examples
-from fedbench.data.base import Dataset
-from fedbench.data.prepare import Wish, prepare
-from fedbench.data.questions import UNKNOWN, padded, words_of
+from fedbench.data.batches import examples
+from fedbench.data.dataset import Dataset
+from fedbench.data.prepare.preparation import Wish, prepare
+from fedbench.data.prepare.questions import UNKNOWN, padded, words_of
 
 PADDED = 4
 

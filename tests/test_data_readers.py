@@ -17,8 +17,8 @@ from data_helpers import data_settings, refusal
 from PIL import Image
 from scipy.io import savemat
 
-from fedbench.data.base import Dataset, channel_statistics
-from fedbench.data.prepare import Wish, is_prepared, prepare
+from fedbench.data.dataset import Dataset, channel_statistics
+from fedbench.data.prepare.preparation import Wish, is_prepared, prepare
 
 
 def made(name: str, given: Path, root: Path, **wishes: object) -> None:

@@ -10,10 +10,10 @@ import pytest
 from data_helpers import NAMED, data_settings, refusal
 
 from fedbench.data import NamedDataset
-from fedbench.data.base import channel_statistics
+from fedbench.data.dataset import channel_statistics
 from fedbench.data.files import data_root as find_data_root
 from fedbench.data.files import write_npz
-from fedbench.torchvision_shim import import_torchvision
+from fedbench.models.torchvision_operators import import_torchvision
 
 
 def tiny(root: Path, **changes: object) -> NamedDataset:

@@ -13,7 +13,7 @@ import small
 import torch
 from faults_helper import WORDS
 
-from fedbench.divergence import DIVERGED_FACTOR, initial_loss, loss_limit, worst
+from fedbench.training.divergence import DIVERGED_FACTOR, initial_loss, loss_limit, worst
 
 QUICK = ("rounds=3", "client.epochs=1", "partition.clients=4", "runtime.workers=1")
 ALWAYS = ("algo=scaffold", "algo=fedgen", "algo=pfedsim", "algo=fedgsnr", "modifier=[ecgr]", "algo=local")

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbench.batches import Sampler
-from fedbench.errors import BadInput
-from fedbench.exchange import Exchange
-from fedbench.flat import FlatModel, digest
-from fedbench.parallel import Group, balance
+from fedbench.data.batches import Sampler
+from fedbench.core.errors import BadInput
+from fedbench.parallel.exchange import Exchange
+from fedbench.core.flat_model import FlatModel, digest
+from fedbench.parallel.processes import Group, balance
 
 
 def test_parameters_and_gradients_are_views_of_the_flat_vectors():
@@ -148,7 +148,7 @@ def weighted_sum(rows, weights):
 def test_weighted_sum_goes_in_pieces(monkeypatch):
     rows, weights = torch.randn(4, 1000, generator=torch.Generator().manual_seed(1)), [0.1, 0.2, 0.3, 0.4]
     whole = weighted_sum(rows, weights)
-    monkeypatch.setattr("fedbench.exchange.PIECE_ELEMENTS", 512)
+    monkeypatch.setattr("fedbench.parallel.exchange.PIECE_ELEMENTS", 512)
     assert torch.equal(weighted_sum(rows, weights), whole)
     assert torch.allclose(whole, torch.tensor(weights) @ rows, atol=1e-6)
 
@@ -156,7 +156,7 @@ def test_weighted_sum_goes_in_pieces(monkeypatch):
 def test_a_large_cohort_is_taken_in_blocks(monkeypatch):
     whole = small.federation("rounds=2", "algo=scaffold", *small.BATCH_NORM)
     small.final_digest(whole)
-    monkeypatch.setattr("fedbench.federation.BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr("fedbench.training.federation.BLOCK_ELEMENTS", 1)
     blocks = small.federation("rounds=2", "algo=scaffold", *small.BATCH_NORM)
     small.final_digest(blocks)
     assert torch.equal(whole.state.w, blocks.state.w)

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedbench import exchange as module
-from fedbench.exchange import VECTOR, Exchange, gather, share_cuts, weighted_sum
-from fedbench.parallel import Group, launch
+from fedbench.parallel import exchange as module
+from fedbench.parallel.exchange import VECTOR, Exchange, gather, share_cuts, weighted_sum
+from fedbench.parallel.processes import Group, launch
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 # Nothing, one element, around a vector for each of one to four ranks, and more.

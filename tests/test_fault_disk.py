@@ -12,7 +12,7 @@ import pytest
 from faults_helper import SETTING, folder_of, one_line, result, run, uninterrupted
 from safetensors import safe_open
 
-from fedbench.files import append, write_atomically
+from fedbench.core.files import append, write_atomically
 
 pytestmark = pytest.mark.heavy  # a minute and more
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from faults_helper import SETTING, folder_of, one_line, result, run, uninterrupted
 
-from fedbench.faults import Ended, describe, reason
+from fedbench.parallel.failures import Ended, describe, reason
 
 METHOD = (*SETTING, "algo=scaffold", "results=broken")
 SHORT = (*SETTING, "rounds=1", "runtime.workers=1")

@@ -188,7 +188,7 @@ def test_a_checkpoint_of_other_code_is_not_mixed_in_and_not_lost_either(monkeypa
     first = set(checkpoints("broken").values())
     for code in ("changed", "changed again"):
         with monkeypatch.context() as changed:
-            changed.setattr("fedbench.parts.source_hash", lambda code=code: code)
+            changed.setattr("fedbench.runs.parts.source_hash", lambda code=code: code)
             ended = run(*setting, place="aggregation", call=3, kind="kill")
         assert ended.out.count("it was written by source code") == 1
         assert "it stays until this run is finished" in ended.out

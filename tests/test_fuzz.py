@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numbers_walk import leaves
 from omegaconf import OmegaConf
 
-from fedbench.config import config_folder
+from fedbench.config.validate import config_folder
 
 TINY = (
     "rounds=1",

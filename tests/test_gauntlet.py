@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from faults_helper import SETTING, WORDS, Ended, checkpoints, folder_of, one_line, result, run, uninterrupted
 
-from fedbench.files import checksum_of
+from fedbench.core.files import checksum_of
 
 # Each keeps something that no other does, on the server or with its clients; the rest is run by hand.
 OFTEN = [

@@ -15,9 +15,9 @@ from hydra.core.config_store import ConfigStore
 from hydra.experimental.callback import Callback
 from omegaconf import OmegaConf
 
-from fedbench import messages
-from fedbench.environment import Values, shown
-from fedbench.objective import objective
+from fedbench.config import hydra_errors as messages
+from fedbench.config.environment import Values, shown
+from fedbench.runs.objective import objective
 
 QUICK = ("rounds=2", "client.epochs=1", "partition.clients=3", "runtime.workers=1", "data.subset=60")
 TOKEN = "token-that-nobody-may-see"

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import small
 
-from fedbench.config import Config
+from fedbench.config.validate import Config
 from fedbench.models.cnn import LeNet
 from fedbench.models.dense import Mlp
 from fedbench.train import build_parts

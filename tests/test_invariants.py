@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbench.algorithms.aggregate import LeaveOthersOut
-from fedbench.algorithms.base import Round
-from fedbench.algorithms.build import Algorithm
+from fedbench.algorithms.modifier import Round
+from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.ecgr import select
-from fedbench.algorithms.leave_one_out import LeaveOneOut
+from fedbench.algorithms.fedncv import LeaveOneOut
 
 ROUNDS = ("rounds=3", "client.epochs=1", "client.lr=0.05", "eval.every=3")
 PAIRS = st.tuples(st.integers(2, 9), st.integers(1, 6), st.integers(0, 10**6))

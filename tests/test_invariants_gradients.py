@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedbench.algorithms.gsnr import allocate, statistic
-from fedbench.federation import Federation
+from fedbench.algorithms.fedgsnr import allocate, statistic
+from fedbench.training.federation import Federation
 
 ROUNDS = ("rounds=2", "client.epochs=1", "client.lr=0.05", "eval.every=2")
 

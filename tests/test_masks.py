@@ -7,9 +7,9 @@ import small
 import torch
 import watch
 
-from fedbench.algorithms.pgvc import Pgvc
-from fedbench.algorithms.pmvr import Pmvr
-from fedbench.errors import BadInput
+from fedbench.algorithms.fedpgvc import Pgvc
+from fedbench.algorithms.fedpmvr import Pmvr
+from fedbench.core.errors import BadInput
 
 ROUNDS = ("rounds=3", "client.epochs=1", "client.lr=0.05", "eval.every=3")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbench import memory
+from fedbench.training import memory
 
 GIBIBYTE = 2**30
 QUICK = ("rounds=1", "client.epochs=1", "partition.clients=4")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import small
 
-from fedbench.config import config_folder
-from fedbench.errors import BadInput
+from fedbench.config.validate import config_folder
+from fedbench.core.errors import BadInput
 
 DATASETS = sorted(file.stem for file in (config_folder() / "data").glob("*.yaml") if file.stem != "npz")
 MODELS = sorted(file.stem for file in (config_folder() / "model").glob("*.yaml"))

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedbench.errors import BadInput
-from fedbench.flat import FlatModel
+from fedbench.core.errors import BadInput
+from fedbench.core.flat_model import FlatModel
 from fedbench.models import (
     Cnn5,
     CnnBn,

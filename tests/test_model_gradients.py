@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 from model_helpers import batch, build, example_shape, outline
 from torch import nn
 
-from fedbench.flat import FlatModel
+from fedbench.core.flat_model import FlatModel
 from fedbench.models import Model, ModelSettings
 
 NAMES = [file.stem for file in sorted((Path(__file__).parents[1] / "conf" / "model").glob("*.yaml"))]

@@ -13,7 +13,7 @@ from model_helpers import COLOUR, GRAY, batch, build, close
 from torch import Tensor, nn
 
 from fedbench.models import CnnBn, LeNet
-from fedbench.models.layers import Conv3x3, channels_last, convolve, pool_relu
+from fedbench.models.cpu_kernels import Conv3x3, channels_last, convolve, pool_relu
 
 
 @pytest.mark.parametrize("size", [(2, 6, 10, 8), (3, 16, 7, 9)])
@@ -106,7 +106,7 @@ def test_per_example_gradients_by_torch_func(settings, shape):
 
 BITS = """
 import torch
-from fedbench.flat import FlatModel, digest
+from fedbench.core.flat_model import FlatModel, digest
 from fedbench.models import CnnBn, LeNet
 torch.set_num_threads(1)
 torch.manual_seed(3)

@@ -13,8 +13,8 @@ from model_helpers import SENTENCES, VOCABULARY, batch, build, close, sentences
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from fedbench.data.base import Dataset
-from fedbench.flat import FlatModel
+from fedbench.data.dataset import Dataset
+from fedbench.core.flat_model import FlatModel
 from fedbench.models import Lstm
 from fedbench.train import build_parts
 

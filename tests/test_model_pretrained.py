@@ -12,12 +12,12 @@ from model_helpers import COLOUR, build, outline
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedbench.algorithms.build import build as build_algorithm
-from fedbench.errors import BadInput
-from fedbench.flat import FlatModel
+from fedbench.algorithms.algorithm import build as build_algorithm
+from fedbench.core.errors import BadInput
+from fedbench.core.flat_model import FlatModel
 from fedbench.models import ResNet18, Vgg16, VitB32, pretrained
-from fedbench.runs import identity, run_id
-from fedbench.torchvision_shim import import_torchvision
+from fedbench.runs.folder import identity, run_id
+from fedbench.models.torchvision_operators import import_torchvision
 
 
 @pytest.fixture

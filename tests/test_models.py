@@ -10,7 +10,7 @@ import torch.nn.functional as functional
 from model_helpers import COLOUR, GRAY, NETWORKS, batch, build, close, every_network, gradients, outline
 from torch import nn
 
-from fedbench.flat import FlatModel
+from fedbench.core.flat_model import FlatModel
 from fedbench.models import Cnn5, CnnBn, LeNet
 
 

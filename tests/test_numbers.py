@@ -11,7 +11,7 @@ import pytest
 import small
 from numbers_walk import Walk
 
-from fedbench.config import config_folder
+from fedbench.config.validate import config_folder
 
 pytestmark = pytest.mark.heavy  # a minute and more
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import small
 
-from fedbench.checkpoint import CheckpointStore
-from fedbench.config import Config, config_folder
-from fedbench.errors import BadInput
-from fedbench.federation import Federation
+from fedbench.runs.checkpoint import CheckpointStore
+from fedbench.config.validate import Config, config_folder
+from fedbench.core.errors import BadInput
+from fedbench.training.federation import Federation
 from fedbench.models.cnn import LeNet
 from fedbench.models.dense import Mlp
-from fedbench.parallel import Group, launch
-from fedbench.parts import Parts
+from fedbench.parallel.processes import Group, launch
+from fedbench.runs.parts import Parts
 from fedbench.train import build_parts
 
 ALGORITHMS = sorted(file.stem for file in (config_folder() / "algo").glob("*.yaml"))

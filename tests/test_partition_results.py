@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from scipy.spatial.distance import jensenshannon
 
 from fedbench.partitions import Dirichlet, FilePartition, Iid, heterogeneity, partition_hash, save_picture
-from fedbench.partitions.measures import class_counts
+from fedbench.partitions.statistics import class_counts
 
 TEN = np.arange(2000) % 10  # 200 samples of each of ten classes, in turn
 

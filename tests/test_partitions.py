@@ -11,7 +11,7 @@ from data_helpers import refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbench.errors import BadInput
+from fedbench.core.errors import BadInput
 from fedbench.partitions import (
     Dirichlet,
     Iid,
@@ -23,8 +23,8 @@ from fedbench.partitions import (
     partition_hash,
 )
 from fedbench.partitions.base import TRIES
-from fedbench.partitions.measures import class_counts
-from fedbench.seeding import numpy_generator
+from fedbench.partitions.statistics import class_counts
+from fedbench.core.seeding import numpy_generator
 
 TEN = np.arange(2000) % 10  # 200 samples of each of ten classes, in turn
 

@@ -11,8 +11,8 @@ import pytest
 import small
 import torch
 
-from fedbench.errors import BadInput
-from fedbench.federation import Federation
+from fedbench.core.errors import BadInput
+from fedbench.training.federation import Federation
 from fedbench.partitions.base import Split, hold_out
 
 OWN_TESTS = "partition.local_test=0.25"

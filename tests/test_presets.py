@@ -9,8 +9,8 @@ import small
 import yaml
 from run_files import QUICK
 
-from fedbench.algorithms.build import build
-from fedbench.config import config_folder
+from fedbench.algorithms.algorithm import build
+from fedbench.config.validate import config_folder
 
 FILES = sorted(file.relative_to(config_folder()) for file in config_folder().rglob("*.yaml"))
 CHOICES = [file for file in FILES if len(file.parts) > 1 and file.parts[0] not in ("hydra", "experiment")]

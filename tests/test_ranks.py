@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from fedbench import ranks as module
-from fedbench.errors import BAD_INPUT, UNEXPECTED, BadInput
-from fedbench.faults import MachineFault
-from fedbench.ranks import LEADER, AllLeave, Ranks
+from fedbench.parallel import ranks as module
+from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput
+from fedbench.parallel.failures import MachineFault
+from fedbench.parallel.ranks import LEADER, AllLeave, Ranks
 
 LONG = 600  # nothing here may wait that long
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import small
 
-from fedbench.errors import BadInput
+from fedbench.core.errors import BadInput
 
 REFUSED = {
     "algo=fedpgvc client.momentum=0.9": r"client\.momentum=0\.9: pgvc: .* only 0 is allowed",

@@ -19,7 +19,7 @@ import pytest
 import study_small
 from waiting import LIMIT
 
-from fedbench.data.original import open_original
+from fedbench.data.prepare.archives import open_original
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
@@ -266,7 +266,7 @@ def test_the_audit_goes_on_without_a_network_and_fails_on_a_vulnerability(monkey
 
 def test_mapped_arrays_of_objects_are_refused(tmp_path):
     from fedbench.data.files import open_mapped
-    from fedbench.errors import BadInput
+    from fedbench.core.errors import BadInput
 
     np.save(tmp_path / "objects.npy", np.array([bad_files.Bomb()]), allow_pickle=True)
     with pytest.raises(BadInput, match="not a readable"):

@@ -18,9 +18,9 @@ from rich.console import Console
 from run_files import QUICK, summary
 from waiting import wait_until
 
-import fedbench.source
-from fedbench.config import config_folder
-from fedbench.source import commit_of, hash_of, source_commit, source_hash
+import fedbench.runs.source
+from fedbench.config.validate import config_folder
+from fedbench.runs.source import commit_of, hash_of, source_commit, source_hash
 
 
 def git(folder: Path, *words: str) -> str:
@@ -143,7 +143,7 @@ def test_what_git_does_not_say_is_unknown(checkout, tmp_path, monkeypatch, faili
     ],
 )
 def test_header_and_summary_say_what_is_known(fedbench, monkeypatch, commit, dirty, told):
-    monkeypatch.setattr("fedbench.reporting.source_commit", lambda: {"commit": commit, "dirty": dirty})
+    monkeypatch.setattr("fedbench.runs.reporting.source_commit", lambda: {"commit": commit, "dirty": dirty})
     run = fedbench(*QUICK, "rounds=1", "data.subset=100")
     facts = summary(run.folder)
     assert (facts["git_commit"], facts["git_dirty"]) == (commit, dirty)
@@ -153,9 +153,9 @@ def test_header_and_summary_say_what_is_known(fedbench, monkeypatch, commit, dir
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_states_the_code_with_which_it_began(fedbench, monkeypatch, checkout, workers):
     """A commit that is made while it trains is not the code in memory."""
-    from fedbench.federation import Federation
+    from fedbench.training.federation import Federation
 
-    monkeypatch.setattr("fedbench.source.FOLDER", checkout / "src" / "fedbench")
+    monkeypatch.setattr("fedbench.runs.source.FOLDER", checkout / "src" / "fedbench")
     server_step = Federation.server_step
 
     def edited(*arguments):

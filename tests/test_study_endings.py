@@ -9,7 +9,7 @@ import sys
 import pytest
 import study_small
 
-from fedbench.errors import BadInput
+from fedbench.core.errors import BadInput
 from fedbench.study import command
 
 PLANNED = ("--only", "small/table1", "--results", "results")

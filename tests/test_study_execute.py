@@ -18,7 +18,7 @@ import study_small
 from waiting import LIMIT, wait_until
 
 from fedbench import train as program
-from fedbench.errors import BadInput
+from fedbench.core.errors import BadInput
 from fedbench.study import execute
 from fedbench.study.execute import Executor
 from fedbench.study.experiment import load

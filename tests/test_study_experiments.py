@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from fedbench.config import config_folder
+from fedbench.config.validate import config_folder
 from fedbench.study import experiment as experiments
 from fedbench.study.experiment import FLAGS, REFERENCE, SCALES, Experiment, names
 from fedbench.study.measures import DERIVED, READERS, as_measure, measures_of

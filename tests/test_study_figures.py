@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from study_folders import experiment, no_measure, study
 
-from fedbench.errors import BadInput
+from fedbench.core.errors import BadInput
 from fedbench.study.figures import describe, draw, save
 from fedbench.study.figures.style import GREY, style_of
 

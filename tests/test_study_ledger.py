@@ -11,7 +11,7 @@ import pytest
 import study_small
 from rich.console import Console
 
-from fedbench.runs import RunFolder
+from fedbench.runs.folder import RunFolder
 from fedbench.study import calibrate
 from fedbench.study.calibrate import Estimate, Round, estimate_all, work_of
 from fedbench.study.experiment import Cell, load
@@ -163,7 +163,7 @@ def test_a_real_round_is_measured_and_work_grows_with_the_rounds(tmp_path):
 
 
 def test_an_experiment_that_is_not_there_is_refused_by_name():
-    from fedbench.errors import BadInput
+    from fedbench.core.errors import BadInput
 
     with pytest.raises(BadInput, match="experiment=small/tabel1: did you mean 'small/table1'"):
         load("small/tabel1")

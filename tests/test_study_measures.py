@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from study_folders import experiment, metrics, study
 
-from fedbench.errors import BadInput
+from fedbench.core.errors import BadInput
 from fedbench.study.measures import as_measure, readings
 from fedbench.study.readers import Reading
 from fedbench.study.runs import StudyRun

@@ -226,7 +226,7 @@ def test_a_checkpoint_without_the_file_of_a_rank_is_not_whole():
     assert manifest["ranks"] == 2
     assert set(manifest["files"]) == {"server.safetensors", "clients-0.safetensors", "clients-1.safetensors"}
     del manifest["files"]["clients-1.safetensors"], manifest["checksum"]
-    from fedbench.files import checksum_of
+    from fedbench.core.files import checksum_of
 
     manifest["checksum"] = checksum_of(manifest)
     (newest / "manifest.json").write_text(json.dumps(manifest))

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedbench import tracking
-from fedbench.tracking import Wandb, has_credentials
+from fedbench.runs import wandb as tracking
+from fedbench.runs.wandb import Wandb, has_credentials
 
 QUICK = ("rounds=3", "client.epochs=1", "partition.clients=4", "runtime.workers=2")
 KEY = "0123456789abcdef0123456789abcdef01234567"

@@ -11,11 +11,11 @@ import torch
 from ls2 import FixedCohorts, FixedSteps, close
 
 from fedbench.algorithms.aggregate import Mean, Nova, solver_norm
-from fedbench.algorithms.build import Algorithm
-from fedbench.algorithms.dynamic import Dynamic
-from fedbench.algorithms.prox import Prox
-from fedbench.algorithms.server import Dynamic as DynamicServer
-from fedbench.algorithms.server import Momentum
+from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.feddyn import Dynamic
+from fedbench.algorithms.fedprox import Prox
+from fedbench.algorithms.server_optimizer import Dynamic as DynamicServer
+from fedbench.algorithms.server_optimizer import Momentum
 
 TAU = (1, 3)
 UNIFORM_OPTIMUM = (0.571428571429, 0.547619047619)

@@ -10,11 +10,11 @@ import torch
 from ls2 import FixedCohorts, FixedSteps, close
 
 from fedbench.algorithms.aggregate import Nova
-from fedbench.algorithms.base import Modifier
-from fedbench.algorithms.build import Algorithm
-from fedbench.algorithms.control_variate import ControlVariate
+from fedbench.algorithms.modifier import Modifier
+from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.scaffold import ControlVariate
 from fedbench.algorithms.ecgr import Ecgr
-from fedbench.algorithms.prox import Prox
+from fedbench.algorithms.fedprox import Prox
 
 BATCHES = (((0,), (1,), (0,), (1,)), ((0, 1), (2, 3), (4, 5), (6, 7)))
 FOUR = {"client": {"steps": 4}, "batches": BATCHES}

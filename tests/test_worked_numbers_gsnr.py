@@ -10,11 +10,11 @@ import small
 from ls2 import close
 
 from fedbench.algorithms.aggregate import Mean, Nova
-from fedbench.algorithms.build import Algorithm
-from fedbench.algorithms.control_variate import ControlVariate
-from fedbench.algorithms.gsnr import Gsnr, allocate
-from fedbench.algorithms.prox import Prox
-from fedbench.runs import identity, run_id
+from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.scaffold import ControlVariate
+from fedbench.algorithms.fedgsnr import Gsnr, allocate
+from fedbench.algorithms.fedprox import Prox
+from fedbench.runs.folder import identity, run_id
 
 FIRST = (0.350759057434, -0.3252163349)
 FIRST_RATIOS, FIRST_SCORES = (0.0, 0.845037913994), (0.0, 4.69631579981)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from ls2 import close
 
-from fedbench.algorithms.base import Batch, Memory, Scene
-from fedbench.algorithms.calibration import Calibration
-from fedbench.algorithms.contrast import contrastive
-from fedbench.algorithms.generator import Generator, diversity, label_weights
-from fedbench.flat import FlatModel
+from fedbench.algorithms.modifier import Batch, Memory, Scene
+from fedbench.algorithms.fedlc import Calibration
+from fedbench.algorithms.moon import contrastive
+from fedbench.algorithms.fedgen import Generator, diversity, label_weights
+from fedbench.core.flat_model import FlatModel
 from fedbench.models.dense import MlpNetwork
 
 

@@ -7,13 +7,13 @@ import pytest
 from ls2 import FixedCohorts, FixedSteps, close
 
 from fedbench.algorithms.aggregate import LeaveOthersOut, Nova
-from fedbench.algorithms.base import Round
-from fedbench.algorithms.build import Algorithm
-from fedbench.algorithms.leave_one_out import LeaveOneOut
-from fedbench.algorithms.pgvc import Pgvc
-from fedbench.algorithms.pmvr import Pmvr
-from fedbench.algorithms.prox import Prox
-from fedbench.algorithms.server import Eq16
+from fedbench.algorithms.modifier import Round
+from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.fedncv import LeaveOneOut
+from fedbench.algorithms.fedpgvc import Pgvc
+from fedbench.algorithms.fedpmvr import Pmvr
+from fedbench.algorithms.fedprox import Prox
+from fedbench.algorithms.server_optimizer import Eq16
 
 EQ15 = [(0.927421875, 0.0813568181586), (0.950798884232, -2.82848324399)]
 SINGLE = {"steps": 1}  # with a full batch: one gradient of all the client's data

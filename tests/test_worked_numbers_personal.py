@@ -7,9 +7,9 @@ import pytest
 import torch
 from ls2 import close
 
-from fedbench.algorithms.build import Algorithm
-from fedbench.algorithms.local_train import HeadThenBody, Joint
-from fedbench.algorithms.similarity import mixture, similarities
+from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.local_phases import HeadThenBody, Joint
+from fedbench.algorithms.pfedsim import mixture, similarities
 
 
 @pytest.mark.parametrize(

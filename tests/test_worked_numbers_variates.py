@@ -10,10 +10,10 @@ import pytest
 from ls2 import FixedCohorts, close
 
 from fedbench.algorithms.aggregate import solver_norm
-from fedbench.algorithms.base import Finished
-from fedbench.algorithms.build import Algorithm
-from fedbench.algorithms.control_variate import ControlVariate
-from fedbench.algorithms.pmvr import Pmvr
+from fedbench.algorithms.modifier import Finished
+from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.scaffold import ControlVariate
+from fedbench.algorithms.fedpmvr import Pmvr
 
 MANY_STEPS = {"steps": 20, "lr": 0.001, "momentum": 0.9}
 

@@ -10,8 +10,8 @@ import pytest
 from faults_helper import SETTING, folder_of, one_line, result, run, uninterrupted
 from waiting import LIMIT
 
-from fedbench.faults import Ended, MachineFault, WorkerFailure, WorkerFault, reason
-from fedbench.watchdog import IDLE_SECONDS, watchdog
+from fedbench.parallel.failures import Ended, MachineFault, WorkerFailure, WorkerFault, reason
+from fedbench.parallel.watchdog import IDLE_SECONDS, watchdog
 
 METHOD = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=2")
 # What happens in a worker's second round, and what standard error says.
@@ -119,7 +119,7 @@ def test_the_watchdog_lets_work_and_short_waits_pass():
 
 
 def test_the_watchdog_ends_what_does_nothing_but_for_debuggers(monkeypatch):
-    monkeypatch.setattr("fedbench.watchdog.time.process_time", lambda: 3.0)
+    monkeypatch.setattr("fedbench.parallel.watchdog.time.process_time", lambda: 3.0)
     with watchdog(LONG):
         ring()
         with pytest.raises(WorkerFault, match=r"for 1000 seconds \(runtime.timeout=1000\)"):

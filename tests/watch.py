@@ -7,8 +7,8 @@ from collections.abc import Callable
 import small
 from torch import Tensor
 
-from fedbench.algorithms.base import Local, Memory, Modifier
-from fedbench.federation import Federation
+from fedbench.algorithms.modifier import Local, Memory, Modifier
+from fedbench.training.federation import Federation
 
 VECTORS = {"grad": lambda local: local.model.g, "update": lambda local: local.update}
 Look = Callable[[Local, Memory, Tensor], None]

@@ -16,10 +16,10 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from fedbench import messages
-from fedbench.config import Config, check, config_folder, short_names
-from fedbench.environment import Values, hidden_by_name
-from fedbench.errors import (
+from fedbench.config import hydra_errors as messages
+from fedbench.config.validate import Config, check, config_folder, short_names
+from fedbench.config.environment import Values, hidden_by_name
+from fedbench.core.errors import (
     BAD_INPUT,
     FINISHED,
     INTERRUPTED,
@@ -28,15 +28,15 @@ from fedbench.errors import (
     bad_value,
     spelled_out,
 )
-from fedbench.faults import MachineFault, WorkerFailure
-from fedbench.interrupt import Interrupted
-from fedbench.objective import check_direction, objective
-from fedbench.parallel import speaks, under_torchrun
-from fedbench.ranks import AllLeave, this_rank
-from fedbench.settings import RuntimeSettings
-from fedbench.source import source_commit
-from fedbench.streams import make_usable
-from fedbench.sweeps import OUTCOME, Outcome, SweepCallback, severest, short_path, this_job
+from fedbench.parallel.failures import MachineFault, WorkerFailure
+from fedbench.parallel.interrupt import Interrupted
+from fedbench.runs.objective import check_direction, objective
+from fedbench.parallel.processes import speaks, under_torchrun
+from fedbench.parallel.ranks import AllLeave, this_rank
+from fedbench.config.schema import RuntimeSettings
+from fedbench.runs.source import source_commit
+from fedbench.config.streams import make_usable
+from fedbench.runs.sweeps import OUTCOME, Outcome, SweepCallback, severest, short_path, this_job
 from fedbench.train import run
 
 GO_ON = "the same command (without force=true) goes on from the last checkpoint"

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import torch
 
-from fedbench import memory
-from fedbench.algorithms.base import Scene
-from fedbench.algorithms.build import build
-from fedbench.batches import examples
-from fedbench.config import Config
-from fedbench.errors import BadInput, refuse_what_does_not_fit, require
-from fedbench.faults import explain
-from fedbench.federation import Federation
-from fedbench.flat import FlatModel
-from fedbench.interrupt import Interrupted, StopRequest
-from fedbench.journal import Journal, clean
-from fedbench.local_work import check_local_work, check_scoring
-from fedbench.parallel import Group, launch, settle, under_torchrun
+from fedbench.training import memory
+from fedbench.algorithms.modifier import Scene
+from fedbench.algorithms.algorithm import build
+from fedbench.data.batches import examples
+from fedbench.config.validate import Config
+from fedbench.core.errors import BadInput, refuse_what_does_not_fit, require
+from fedbench.parallel.failures import explain
+from fedbench.training.federation import Federation
+from fedbench.core.flat_model import FlatModel
+from fedbench.parallel.interrupt import Interrupted, StopRequest
+from fedbench.runs.journal import Journal, clean
+from fedbench.training.preflight import check_local_work, check_scoring
+from fedbench.parallel.processes import Group, launch, settle, under_torchrun
 from fedbench.partitions.base import hold_out
-from fedbench.parts import Parts
-from fedbench.ranks import AllLeave, Ranks, this_rank
-from fedbench.reporting import announce, is_done, prepare_folder, report
-from fedbench.runs import RunFolder, identity, label, run_id
-from fedbench.seeding import derive
-from fedbench.settings import Scalars
-from fedbench.watchdog import watchdog
+from fedbench.runs.parts import Parts
+from fedbench.parallel.ranks import AllLeave, Ranks, this_rank
+from fedbench.runs.reporting import announce, is_done, prepare_folder, report
+from fedbench.runs.folder import RunFolder, identity, label, run_id
+from fedbench.core.seeding import derive
+from fedbench.config.schema import Scalars
+from fedbench.parallel.watchdog import watchdog
 
 
 @refuse_what_does_not_fit

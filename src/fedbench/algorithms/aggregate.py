@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedbench.algorithms.base import Round
-from fedbench.errors import nearest, require
+from fedbench.algorithms.modifier import Round
+from fedbench.core.errors import nearest, require
 
 
 @dataclass

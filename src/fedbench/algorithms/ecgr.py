@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedbench.algorithms.aggregate import Nova
-from fedbench.algorithms.base import Finished, Local, Memory, Modifier, Scene
-from fedbench.errors import bad_value, nearest, require
+from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Scene
+from fedbench.core.errors import bad_value, nearest, require
 
 SELECTIONS = ("greedy", "norm_topk", "exact", "centred")
 BLOCK = 2**10  # columns of the trace that are turned into float64 at a time: they stay in the cache

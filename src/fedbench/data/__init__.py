@@ -1,10 +1,10 @@
 """Datasets in memory. `instantiate(cfg.data)` gives a settings object; its `load(seed)` gives a `Dataset`."""
 
-from fedbench.data.base import Dataset, stratified_subset
+from fedbench.data.dataset import Dataset, stratified_subset
 from fedbench.data.digits import Digits
-from fedbench.data.mapped import MappedDataset
-from fedbench.data.named import NamedDataset
+from fedbench.data.mapped_images import MappedDataset
+from fedbench.data.images import NamedDataset
 from fedbench.data.npz import NpzDataset
-from fedbench.data.pairs import PairDataset
+from fedbench.data.qqp import PairDataset
 
 __all__ = ["Dataset", "Digits", "MappedDataset", "NamedDataset", "NpzDataset", "PairDataset", "stratified_subset"]

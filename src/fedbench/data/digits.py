@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbench.data.base import Dataset, Examples
-from fedbench.data.named import NamedDataset
-from fedbench.errors import require
+from fedbench.data.dataset import Dataset, Examples
+from fedbench.data.images import NamedDataset
+from fedbench.core.errors import require
 
 
 @dataclass(frozen=True)

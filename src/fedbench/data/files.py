@@ -14,7 +14,7 @@ from typing import IO
 
 import numpy as np
 
-from fedbench.errors import BadInput
+from fedbench.core.errors import BadInput
 
 # What numpy and zipfile raise for a file that is damaged, cut short, encrypted or something else altogether.
 DAMAGED = (

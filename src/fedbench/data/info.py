@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from fedbench.data.files import unreadable, whole_file
-from fedbench.errors import BadInput
+from fedbench.core.errors import BadInput
 
 FILE = "info.json"
 VOCABULARY = "vocabulary.txt"

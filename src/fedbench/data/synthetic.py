@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedbench.data.base import Examples
-from fedbench.seeding import numpy_generator
+from fedbench.data.dataset import Examples
+from fedbench.core.seeding import numpy_generator
 
 _VARIANTS = 64  # shift and contrast of a pattern, prepared once: an image is then two copies and a noise draw
 _GRID = 4  # random values along a side of a pattern, before it is smoothed to full size

@@ -5,7 +5,7 @@ from fedbench.models.cnn import Cnn5, CnnBn, LeNet
 from fedbench.models.dense import Linear, Mlp
 from fedbench.models.lstm import Lstm
 from fedbench.models.vgg import Vgg16, Vgg19
-from fedbench.models.vision import ResNet18, VitB32
+from fedbench.models.torchvision import ResNet18, VitB32
 
 __all__ = [
     "Cnn5",

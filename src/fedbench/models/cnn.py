@@ -8,7 +8,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from fedbench.models.base import Model, ModelSettings, image_size
-from fedbench.models.layers import Conv3x3, channels_last, convolve, pool_relu
+from fedbench.models.cpu_kernels import Conv3x3, channels_last, convolve, pool_relu
 
 _LARGE = 32  # pixels from which LeNet does not pad
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.models.base import Model, ModelSettings
 
 

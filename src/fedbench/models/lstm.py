@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from fedbench.errors import bad_value, require
+from fedbench.core.errors import bad_value, require
 from fedbench.models.base import Model, ModelSettings
 
 # cuDNN would rather have a copy of the weights of its own, but then they are no views of the flat vector.

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedbench.data.files import require_file, unreadable
-from fedbench.errors import BadInput
+from fedbench.core.errors import BadInput
 from fedbench.models.base import read_safetensors, shorten
-from fedbench.torchvision_shim import import_torchvision
+from fedbench.models.torchvision_operators import import_torchvision
 
 _ENUMERATIONS = {"resnet18": "ResNet18_Weights", "vit_b_32": "ViT_B_32_Weights"}
 # What torch.load raises for a file that is damaged, cut short, or something else altogether.

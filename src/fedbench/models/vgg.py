@@ -8,7 +8,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from fedbench.models.base import Model, ModelSettings, image_size
-from fedbench.models.layers import channels_last, pool_relu
+from fedbench.models.cpu_kernels import channels_last, pool_relu
 
 # Channels of the convolutions of each block; every block ends with 2x2 max-pooling. Configurations D and E.
 _BLOCKS = {

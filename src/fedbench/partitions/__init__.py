@@ -2,10 +2,10 @@
 
 from fedbench.partitions.base import Partition, Split
 from fedbench.partitions.dirichlet import Dirichlet
-from fedbench.partitions.file import FilePartition
+from fedbench.partitions.from_file import FilePartition
 from fedbench.partitions.iid import Iid
-from fedbench.partitions.labelsets import Labels, NonBalance, Pareto
-from fedbench.partitions.measures import heterogeneity, partition_hash
+from fedbench.partitions.label_sets import Labels, NonBalance, Pareto
+from fedbench.partitions.statistics import heterogeneity, partition_hash
 from fedbench.partitions.picture import save_picture
 
 __all__ = [

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedbench.errors import bad_value, require
-from fedbench.seeding import numpy_generator
+from fedbench.core.errors import bad_value, require
+from fedbench.core.seeding import numpy_generator
 
 TRIES = 20  # draws before small clients are topped up
 

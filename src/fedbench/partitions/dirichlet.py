@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbench.data.base import largest_remainder
-from fedbench.errors import require
+from fedbench.data.dataset import largest_remainder
+from fedbench.core.errors import require
 from fedbench.partitions.base import Draw, Partition
 
 

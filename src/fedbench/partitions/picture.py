@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbench.files import write_atomically
+from fedbench.core.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedbench.batches import Sampler
-from fedbench.config import Config
-from fedbench.files import write_atomically
+from fedbench.data.batches import Sampler
+from fedbench.config.validate import Config
+from fedbench.core.files import write_atomically
 from fedbench.study.plan import Job, compose_config
 
 TEST_EXAMPLES = 500  # scored to find out what an evaluation takes
@@ -119,7 +119,7 @@ def _try_to_measure(config: Config, pipe: Any) -> None:
 
 
 def _measure(config: Config) -> Round:
-    from fedbench.parallel import Group, settle
+    from fedbench.parallel.processes import Group, settle
     from fedbench.train import assemble, build_parts
 
     scalars = config.scalars

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbench.errors import FINISHED, UNEXPECTED, BadInput, OneLineParser
-from fedbench.streams import make_usable
+from fedbench.core.errors import FINISHED, UNEXPECTED, BadInput, OneLineParser
+from fedbench.config.streams import make_usable
 from fedbench.study.endings import one_line_endings
 from fedbench.study.experiment import SCALES, chosen
 from fedbench.study.ledger import kept_plans

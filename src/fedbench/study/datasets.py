@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from fedbench.config import config_folder
+from fedbench.config.validate import config_folder
 from fedbench.study.experiment import Experiment, Published
 from fedbench.study.model import Grid, GridCell, GridRow
 from fedbench.study.statistics import plain

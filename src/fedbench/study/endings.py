@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedbench.errors import BAD_INPUT, INTERRUPTED, UNEXPECTED, BadInput
-from fedbench.faults import explain
+from fedbench.core.errors import BAD_INPUT, INTERRUPTED, UNEXPECTED, BadInput
+from fedbench.parallel.failures import explain
 
 
 @contextmanager

@@ -19,11 +19,11 @@ from typing import TextIO
 
 import torch.multiprocessing as multiprocessing
 
-from fedbench.config import Config
-from fedbench.errors import BadInput
-from fedbench.faults import MachineFault, WorkerFailure
-from fedbench.files import write_atomically
-from fedbench.interrupt import Interrupted
+from fedbench.config.validate import Config
+from fedbench.core.errors import BadInput
+from fedbench.parallel.failures import MachineFault, WorkerFailure
+from fedbench.core.files import write_atomically
+from fedbench.parallel.interrupt import Interrupted
 from fedbench.study.plan import Job, compose_config
 
 FAILURE = "failure.txt"  # in a run's folder: why its last attempt ended

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from fedbench.config import config_folder
-from fedbench.errors import BadInput, nearest
+from fedbench.config.validate import config_folder
+from fedbench.core.errors import BadInput, nearest
 
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")

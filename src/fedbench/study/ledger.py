@@ -10,9 +10,9 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.table import Table
 
-from fedbench.errors import BadInput
-from fedbench.runs import RunFolder
-from fedbench.seal import examine
+from fedbench.core.errors import BadInput
+from fedbench.runs.folder import RunFolder
+from fedbench.runs.checksums import examine
 from fedbench.study.calibrate import Estimate
 from fedbench.study.execute import FAILURE
 from fedbench.study.experiment import SCALES, load

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedbench.errors import BadInput, nearest
+from fedbench.core.errors import BadInput, nearest
 from fedbench.study.experiment import REFERENCE
 from fedbench.study.readers import COSTS, READERS, UNREADABLE, Reading
 from fedbench.study.runs import DIVERGED, Study, StudyCell

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedbench.files import write_atomically
+from fedbench.core.files import write_atomically
 from fedbench.study.model import SYMBOLS, VERDICTS, Claim, Entry, GridCell, Picture, RunLink
 
 LARGEST_SVG = 400_000  # bytes: a larger drawing (many thousand marks) is slow to show, and its PNG is smaller

@@ -24,12 +24,12 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from fedbench.config import Config, check, config_folder
+from fedbench.config.validate import Config, check, config_folder
 from fedbench.data.files import data_root
-from fedbench.errors import BadInput, MissingData
-from fedbench.faults import MachineFault
-from fedbench.files import write_atomically
-from fedbench.messages import CONFIGURATION_ERRORS, explain
+from fedbench.core.errors import BadInput, MissingData
+from fedbench.parallel.failures import MachineFault
+from fedbench.core.files import write_atomically
+from fedbench.config.hydra_errors import CONFIGURATION_ERRORS, explain
 from fedbench.study.experiment import Cell, Experiment
 
 STAND_IN = "data.source=synthetic"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbench.files import write_atomically
+from fedbench.core.files import write_atomically
 from fedbench.study.entry import build_entry
 from fedbench.study.experiment import load, names
 from fedbench.study.ledger import status_of, study_of

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from fedbench.errors import FINISHED, INTERRUPTED, UNEXPECTED, BadInput, OneLineParser
-from fedbench.source import source_commit
-from fedbench.streams import make_usable
+from fedbench.core.errors import FINISHED, INTERRUPTED, UNEXPECTED, BadInput, OneLineParser
+from fedbench.runs.source import source_commit
+from fedbench.config.streams import make_usable
 from fedbench.study.calibrate import estimate_all
 from fedbench.study.endings import one_line_endings
 from fedbench.study.execute import Executor

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedbench.study.model import Entry
 from fedbench.study.text import csv_rows
-from fedbench.tracking import has_credentials, start
+from fedbench.runs.wandb import has_credentials, start
 
 PROJECT = "fedbench"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedbench.errors import nearest, require
+from fedbench.core.errors import nearest, require
 from fedbench.study.figures.boxes import draw_client_boxes, draw_gaps
 from fedbench.study.figures.drift import draw_drift
 from fedbench.study.figures.groups import Notes, Part

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbench.files import write_atomically
+from fedbench.core.files import write_atomically
 from fedbench.study.figures.style import looks
 
 if TYPE_CHECKING:

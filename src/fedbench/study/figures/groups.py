@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedbench.errors import nearest, require
+from fedbench.core.errors import nearest, require
 from fedbench.study.figures.style import Style, name_of, style_of
 from fedbench.study.runs import DIVERGED, Study, StudyCell, StudyRun
 

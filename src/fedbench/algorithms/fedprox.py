@@ -1,0 +1,36 @@
+"""FedProx: a pull towards the received model. Li et al., "Federated optimization in heterogeneous networks", 2020."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedbench.algorithms.modifier import Local, Memory, Modifier, Scene
+from fedbench.core.errors import require
+
+
+@dataclass
+class Prox(Modifier):
+    """w_k <- w_k - eta * (g_k(w_k) + mu * (w_k - w)).
+
+    The pull is part of the gradient, so it passes through the optimizer's momentum. (The FedNova authors' program
+    adds it to the momentum buffer after the step, from where it leaks into the next one; that is not copied.)
+    """
+
+    order = 20
+    mu: float = 0.01
+
+    @property
+    def active(self) -> bool:
+        return self.mu != 0.0
+
+    @property
+    def proximal(self) -> float:
+        return self.mu
+
+    def bind(self, scene: Scene, key: str) -> None:
+        require(0.0 <= self.mu <= 1e38, f"{key}.mu", self.mu, "a finite number of at least 0, at most 1e38, is allowed")
+        super().bind(scene, key)
+
+    def grad(self, local: Local, memory: Memory) -> None:
+        model, where = local.model, self.where
+        where.add(model.g, where.read(model.w) - where.read(local.before), self.mu)

@@ -1,0 +1,1 @@
+"""`fedbench-data`: from original files to arrays."""

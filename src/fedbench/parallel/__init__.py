@@ -1,0 +1,1 @@
+"""Ranks: how they start, meet, exchange rows and fail."""

@@ -1,0 +1,42 @@
+"""Ctrl-C and SIGTERM end a run after the current round, with a checkpoint; a second one ends it at once."""
+
+from __future__ import annotations
+
+import mmap
+import signal
+import sys
+from types import FrameType
+
+from fedbench.parallel.processes import speaks
+
+
+class Interrupted(Exception):
+    """The run stopped on request and can be resumed."""
+
+
+class StopRequest:
+    """A flag that signals set in the parent and forked ranks read. Used as a context manager around a run."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, 1)  # anonymous shared memory: a fork sees later changes
+        self._previous: dict[int, object] = {}
+
+    @property
+    def requested(self) -> bool:
+        return self._shared[0] != 0
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self._shared[0] = 1
+        if speaks():
+            print("stopping after this round, with a checkpoint (again: at once)", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> StopRequest:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)

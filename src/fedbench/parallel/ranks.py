@@ -1,0 +1,383 @@
+"""Ranks that `torchrun` (or mpirun, srun) started: they meet, agree before they train, and leave together.
+
+All of it goes through the key-value store that torchrun opens beside the ranks, because a process group cannot say why
+somebody is missing. The store may outlive an attempt: after a restart it still holds what dead ranks wrote. So the
+ranks of an attempt meet under a name of their own, and everything they write is below that name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput, bad_value, require
+from fedbench.parallel.failures import GO_ON, REMOVED, Ended, MachineFault
+from fedbench.core.files import remove_made
+from fedbench.parallel.processes import Group, under_torchrun
+
+Result = TypeVar("Result")
+Record = dict[str, Any]  # what a rank tells the others
+LEADER = "fedbench/leader"  # the name of the newest attempt
+LONGEST_PAUSE = 0.2  # seconds between two looks into the store
+NETWORK_FILE_SECONDS = 5
+LAST_WORDS_SECONDS = 2  # for what is said or asked when something has failed already
+
+
+class AllLeave(BaseException):
+    """A rank has left for good: nothing more can be done together.
+
+    Not an Exception, because Hydra catches those of a job and goes on with the next one.
+    """
+
+    def __init__(self, reason: str, status: int) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Ranks:
+    """This process among the ranks of a program. Alone, it agrees with itself at once."""
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size, self.host = rank, size, socket.gethostname()
+        self.broken = False  # a collective operation failed: nobody may wait for the others any more
+        self._store: dist.Store | None = None
+        self._attempt = ""
+        self._agreements = 0
+
+    @property
+    def leader(self) -> bool:
+        return self.rank == 0
+
+    def give_up(self) -> None:
+        """Say that the others cannot be relied on any more."""
+        self.broken = self.size > 1
+
+    def together(self, action: Callable[[], Result], timeout: int, patient: bool = False) -> Result:
+        """Do something on every rank. Whoever refuses or fails, does so for all: the same error is raised everywhere.
+
+        With `patient`, the others may take as long as they like: one of them waits for somebody else.
+        """
+        if self.size == 1:
+            return action()
+        self._meet(timeout)
+        record: Record = {}
+        try:
+            result = action()
+        except BadInput as error:
+            record = {"refused": str(error)}
+        except BaseException as error:
+            self.give_up()
+            self._publish({"failed": _first_line(error), "status": UNEXPECTED})
+            raise
+        self._raise_first_problem(self._gather(record, None if patient else timeout))
+        return result
+
+    def agree(self, facts: dict[str, str], timeout: int) -> None:
+        """Refuse to go on unless every rank has the same facts. The first difference is named."""
+        if self.size == 1:
+            return
+        records = self._gather({"facts": facts}, timeout)
+        self._raise_first_problem(records)
+        first, where = records[0]["facts"], _place(0, records[0])
+        for rank, record in enumerate(records):
+            for what, value in first.items():
+                own = record["facts"].get(what)  # another version may not know this fact
+                if own != value:
+                    theirs = f"{_place(rank, record)} has another {what} than {where} ({own}, not {value})"
+                    raise BadInput(f"{theirs}; all ranks must have the same")
+
+    def refuse(self, reason: str, timeout: int) -> str:
+        """Tell the others that this rank leaves before there is a run. Returns what to say: the first rank's reason."""
+        if self.size == 1 or self.broken:
+            return reason
+        try:
+            self._meet(timeout)
+            return _first_problem(self._gather({"refused": reason, "status": BAD_INPUT}, timeout))
+        except MachineFault:  # nobody is there to be told
+            return reason
+
+    def remember(self, what: str) -> None:
+        """Keep a fact for the attempts after this one."""
+        if self._store is not None:
+            self._store.set(f"fedbench/remembered/{what}", "")
+
+    def remembers(self, what: str) -> bool:
+        """Whether an earlier attempt has remembered this."""
+        if self._store is None:
+            return False
+        if not _agent_has_the_store() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0:
+            return True  # the store is new in every attempt
+        return self._store.check([f"fedbench/remembered/{what}"])
+
+    def check_common_folder(self, folder: Path, timeout: int) -> None:
+        """Refuse a folder that some of the machines do not see. Nothing of the check stays in it."""
+        if self.size == 1:
+            return
+        token = folder / f".{self._attempt.rpartition('/')[2]}.part"
+        made = [place for place in (token, *token.parents) if not place.exists()]
+        try:
+            self.together(lambda: _touch(token) if self.leader else None, timeout)
+            self.together(lambda: _find(token), timeout)
+        finally:
+            if self.leader:
+                remove_made(made)
+
+    def group(self, timeout: int) -> Group:
+        """The process group of the ranks, made at the first call."""
+        if self.size > 1 and not dist.is_initialized():
+            self._meet(timeout)
+            store = dist.PrefixStore(f"{self._attempt}/gloo", self._store)
+            with _limited(timeout, f"runtime.timeout={timeout}: {self._me()} could not reach all other ranks"):
+                limit = timedelta(seconds=timeout)
+                dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=limit)
+        return Group()
+
+    def explain(self, error: Exception, timeout: int) -> MachineFault | None:
+        """One line for the loss of another rank, with that rank's own reason where it could say one."""
+        self.give_up()
+        ended = Ended.of(self.rank, error)
+        if self.size == 1 or not (ended.lost or ended.fault.startswith(REMOVED)):
+            return None
+        reason = self._last_words()
+        if ended.fault and not reason:  # files are gone, and nobody says why: that is a reason of its own
+            return None
+        if not reason and ended.waited:
+            reason = f"runtime.timeout={timeout}: {self._me()} waited {timeout} seconds for another rank"
+        return MachineFault(f"{reason or f'{self._me()} lost another rank ({_first_line(error)})'}; {GO_ON}")
+
+    def tell_failure(self, reason: str) -> None:
+        """Leave the reason for the others, who will notice only that this rank is gone."""
+        if self._attempt:
+            text = f"{self._me()} failed: {reason}"
+            _briefly(lambda: self._store.set(f"{self._attempt}/failed", text))
+
+    def leave(self, status: int) -> NoReturn:
+        """End this process: take the process group down first, but never wait for one that is broken."""
+        for number in (signal.SIGINT, signal.SIGTERM):  # torchrun ends those that are slower than the first to leave
+            signal.signal(number, signal.SIG_IGN)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.broken:
+            os._exit(status)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if self._store is not None and not _agent_has_the_store():
+            self._leave_the_store()
+        sys.exit(status)
+
+    def _leave_the_store(self) -> None:
+        """The leader holds the store itself: it goes last."""
+        others = [f"{self._attempt}/left/{rank}" for rank in range(1, self.size)]
+        if not self.leader:
+            self._store.set(others[self.rank - 1], "")
+            return
+        deadline = time.monotonic() + LAST_WORDS_SECONDS
+        while not self._store.check(others) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _me(self) -> str:
+        return _place(self.rank, {"host": self.host})
+
+    def _meet(self, timeout: int) -> None:
+        """Find the other ranks of this attempt, and with them a name for it.
+
+        The leader offers a name; everybody leaves a token of its own below it; when all are there, the leader confirms
+        the tokens that it saw. A name that an earlier leader offered never confirms the token of a new rank.
+        """
+        if self._attempt:
+            return
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        complaint = f"runtime.timeout={timeout}: {self._me()} could not meet the other ranks at {address}"
+        with _limited(timeout + 1, complaint):  # one more: what can say more about it is to speak first
+            try:
+                self._store = _open_store(self.rank, timeout)
+                self._attempt = self._offer(timeout) if self.leader else self._follow(timeout)
+            except (dist.DistError, MachineFault) as error:
+                self.give_up()
+                if isinstance(error, MachineFault):
+                    raise
+                raise MachineFault(f"{complaint} ({_first_line(error)})") from error
+
+    def _offer(self, timeout: int) -> str:
+        name, token = f"fedbench/{uuid.uuid4().hex}", uuid.uuid4().hex
+        self._store.set(f"{name}/token/0", token)
+        self._store.set(LEADER, name)
+        keys = [f"{name}/token/{rank}" for rank in range(self.size)]
+        self._wait_for(keys, timeout)
+        tokens = [self._store.get(key).decode() for key in keys]
+        self._store.set(f"{name}/confirmed", json.dumps(tokens))
+        return name
+
+    def _follow(self, timeout: int) -> str:
+        token, answered, deadline = uuid.uuid4().hex, "", time.monotonic() + timeout
+        for pause in _pauses():
+            name = self._store.get(LEADER).decode() if self._store.check([LEADER]) else ""
+            if name != answered:
+                self._store.set(f"{name}/token/{self.rank}", token)
+                answered = name
+            if name and self._store.check([f"{name}/confirmed"]):
+                tokens = json.loads(self._store.get(f"{name}/confirmed"))
+                if tokens[self.rank] == token:
+                    return name
+            if time.monotonic() > deadline:
+                words = f"runtime.timeout={timeout}: {self._me()} waited {timeout} seconds for all ranks to start"
+                raise MachineFault(words)
+            time.sleep(pause)
+        raise AssertionError
+
+    def _publish(self, record: Record) -> None:
+        self._agreements += 1
+        key = f"{self._attempt}/{self._agreements}/{self.rank}"
+        self._store.set(key, json.dumps({**record, "host": self.host}))
+
+    def _gather(self, record: Record, timeout: int | None) -> list[Record]:
+        """What every rank says at this point."""
+        complaint = f"runtime.timeout={timeout}: {self._me()} lost the way to the other ranks"
+        with nullcontext() if timeout is None else _limited(timeout + 1, complaint):
+            try:
+                self._publish(record)
+                keys = [f"{self._attempt}/{self._agreements}/{rank}" for rank in range(self.size)]
+                self._wait_for(keys, timeout)
+                return [json.loads(self._store.get(key)) for key in keys]
+            except (dist.DistError, MachineFault) as error:
+                self.give_up()
+                if isinstance(error, MachineFault):
+                    raise
+                raise MachineFault(complaint) from error
+
+    def _wait_for(self, keys: list[str], timeout: int | None) -> None:
+        deadline = time.monotonic() + timeout if timeout else float("inf")
+        for pause in _pauses():
+            if self._store.check(keys):
+                return
+            if time.monotonic() > deadline:
+                missing = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+                words = f"{self._me()} waited {timeout} seconds for rank {', '.join(missing)} of {self.size}"
+                raise MachineFault(f"runtime.timeout={timeout}: {words}")
+            time.sleep(pause)
+
+    def _raise_first_problem(self, records: list[Record]) -> None:
+        problem = _first_problem(records)
+        if problem:
+            statuses = [record["status"] for record in records if "status" in record]
+            self.broken = UNEXPECTED in statuses
+            raise AllLeave(problem, statuses[0]) if statuses else BadInput(problem)
+
+    def _last_words(self) -> str:
+        """What a rank that failed has left; nothing where there is none, or no way to the store any more."""
+        key = f"{self._attempt}/failed"
+        return _briefly(lambda: self._store.get(key).decode() if self._store.check([key]) else "") or ""
+
+
+@cache
+def this_rank() -> Ranks:
+    """What this process is for its whole life. Under torchrun it ends when torchrun does."""
+    if not under_torchrun():
+        return Ranks()
+    multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)
+    return Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+
+
+def _agent_has_the_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _open_store(rank: int, timeout: int) -> dist.Store:
+    return dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=rank == 0 and not _agent_has_the_store(),
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+
+
+def _touch(token: Path) -> None:
+    try:
+        token.parent.mkdir(parents=True, exist_ok=True)
+        token.touch()
+    except OSError as error:
+        raise bad_value("results", token.parent, f"must be a folder that can be written ({error.strerror})") from error
+
+
+def _find(token: Path) -> None:
+    """A network file system may show a new file a moment later."""
+    deadline = time.monotonic() + NETWORK_FILE_SECONDS
+    while not token.exists():
+        allowed = "all machines must see the same folder, and this one does not see what rank 0 has written there"
+        require(time.monotonic() < deadline, "results", token.parent, allowed)
+        time.sleep(0.1)
+        with suppress(OSError):
+            os.listdir(token.parent)  # asks the server anew
+
+
+def _place(rank: int, record: Record) -> str:
+    return f"rank {rank} on host {record['host']}"
+
+
+def _first_problem(records: list[Record]) -> str:
+    """The reason of the first rank that has one. Its name goes before it, unless all ranks say the same."""
+    reasons = [record.get("failed", record.get("refused", "")) for record in records]
+    for rank, reason in enumerate(reasons):
+        if reason:
+            return reason if len(set(reasons)) == 1 else f"{_place(rank, records[rank])}: {reason}"
+    return ""
+
+
+def _first_line(error: BaseException) -> str:
+    line = next(iter(str(error).splitlines()), "")
+    return line if isinstance(error, BadInput | MachineFault) else f"{type(error).__name__}: {line}"
+
+
+def _pauses() -> Iterator[float]:
+    pause = 0.005
+    while True:
+        yield pause
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+@contextmanager
+def _limited(seconds: float, complaint: str) -> Iterator[None]:
+    """End this process with one line when the work inside takes longer: nothing else reaches what hangs in C++."""
+
+    def give_up() -> None:
+        print(f"fedbench: {complaint}", file=sys.stderr, flush=True)
+        os._exit(UNEXPECTED)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _briefly(action: Callable[[], Result]) -> Result | None:
+    """What an action gives within a moment; a store behind a broken line may never answer."""
+    results: list[Result] = []
+
+    def attempt() -> None:
+        with suppress(dist.DistError):
+            results.append(action())
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(LAST_WORDS_SECONDS)
+    return results[0] if results else None

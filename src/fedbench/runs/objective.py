@@ -1,0 +1,44 @@
+"""The number that a search optimises: `objective`, and in which direction."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from fedbench.core.errors import require
+from fedbench.runs.folder import RunFolder
+from fedbench.config.schema import LARGER_IS_BETTER, SMALLER_IS_BETTER
+
+DEFAULT = ("best_validation_accuracy", "best_accuracy")  # the first that a run has
+
+
+def objective(name: str | None, folder: Path) -> float | None:
+    """The number of a finished run; None when there is none to be had, as on a machine without the files.
+
+    A diverged run has the worst there is: no example is right, or an infinite loss or time.
+    """
+    summary = RunFolder(folder).finished()
+    if summary is None:
+        return None
+    if summary["status"] == "diverged":
+        return math.inf if name in SMALLER_IS_BETTER else 0.0
+    if name is None:
+        name = next(one for one in DEFAULT if one in summary)
+    if name in summary:
+        return float(summary[name])
+    with open(folder / "metrics.csv", newline="") as file:
+        return float(list(csv.DictReader(file))[-1][name])
+
+
+def check_direction(name: str | None, sweeper: DictConfig) -> None:
+    """Optuna minimises unless it is told otherwise, and would look for the worst accuracy."""
+    direction = sweeper.get("direction")
+    given = getattr(direction, "name", direction)
+    if given not in ("minimize", "maximize"):
+        return
+    needed = "maximize" if name is None or name in LARGER_IS_BETTER else "minimize"
+    rule = f"must be {needed} for objective={name or DEFAULT[1]}"
+    require(given == needed, "hydra.sweeper.direction", given, rule)

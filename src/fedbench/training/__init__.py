@@ -1,0 +1,1 @@
+"""The round loop and the client loop, and what they measure."""

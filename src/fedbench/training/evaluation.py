@@ -1,0 +1,138 @@
+"""Scoring on the test set, sharded over the ranks and the same to the bit for any number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from fedbench.data.batches import Examples
+from fedbench.training.client import Loss
+from fedbench.core.errors import require
+from fedbench.parallel.exchange import gather
+from fedbench.core.flat_model import FlatModel
+from fedbench.parallel.processes import Group
+
+
+@dataclass
+class Score:
+    accuracy: float
+    loss: float
+    predictions: Tensor  # classes on the test set: [examples], or [clients, examples] for personal models
+    spread: float | None = None  # standard deviation over clients, for personal models
+    losses: dict[int, float] = field(default_factory=dict)  # of every client, for personal models
+    others: dict[str, float] = field(default_factory=dict)  # more columns: other models, other test data
+    clients: list[dict[str, object]] = field(default_factory=list)  # rows about clients' own test data
+
+
+class Evaluator:
+    def __init__(self, model: FlatModel, test: Examples, batch_size: int, group: Group, classes: int, loss: Loss):
+        self.model, self.test, self.group, self.classes, self.loss = model, test, group, classes, loss
+        self.batch_size = batch_size
+        starts = range(0, len(test), batch_size)
+        self.batches = [slice(start, min(start + batch_size, len(test))) for start in starts]
+        # The narrowest type that the process group can send.
+        self.kind = torch.uint8 if classes <= 256 else torch.int32
+
+    @cached_property
+    def labels(self) -> Tensor:
+        return self.test.y.to("cpu")
+
+    def score(self) -> Score:
+        """The model as it stands. Batches are fixed and dealt out in turn; sums run in their order."""
+        owners = [number % self.group.size for number in range(len(self.batches))]
+        mine = [piece for piece, owner in zip(self.batches, owners, strict=True) if owner == self.group.rank]
+        width = self.batches[0].stop
+        predictions = torch.zeros(len(mine), width, dtype=self.kind)
+        losses = torch.zeros(len(mine), 1, dtype=torch.float64)
+        for row, piece in enumerate(mine):
+            predicted, loss = self._forward(piece)
+            predictions[row, : len(predicted)] = predicted
+            losses[row] = loss
+        predicted = gather(self.group, predictions, owners).flatten()[: len(self.test)]
+        loss = float(gather(self.group, losses, owners).sum()) / len(self.test)
+        return Score(self._accuracy(predicted), loss, predicted)
+
+    def personal(
+        self, receive: Callable[[int], object], owners: list[int], class_counts: list[Tensor], scoring: str
+    ) -> Score:
+        """Every client's own model, averaged over clients.
+
+        `mean_acc`: on the whole test set. `per_client`: on test data with the client's own mixture of classes, that
+        is, the accuracies of the single classes weighted by their share in the client's training data.
+        """
+        clients = [k for k, count in enumerate(class_counts) if count.sum() > 0]
+        client_owners = [owners[k] for k in clients]
+        mine = [k for k in clients if owners[k] == self.group.rank]
+        predictions = torch.zeros(len(mine), len(self.test), dtype=self.kind)
+        results = torch.zeros(len(mine), 2, dtype=torch.float64)
+        for row, client in enumerate(mine):
+            receive(client)
+            weights = self._example_weights(class_counts[client], scoring)
+            total = 0.0
+            for piece in self.batches:
+                predicted, loss = self._forward(piece, weights[piece])
+                predictions[row, piece] = predicted
+                total += float(loss)
+            hits = (predictions[row] == self.labels).to(torch.float64)
+            results[row, 0], results[row, 1] = hits @ weights, total
+        results = gather(self.group, results, client_owners)
+        scored = (~results[:, 0].isnan()).nonzero().flatten().tolist()  # not who has no class of the test set
+        results = results[scored]
+        require(len(results) > 0, "algo.scoring", scoring, "no client has a class of the test set; mean_acc is allowed")
+        spread = float(results[:, 0].std(correction=0))
+        predictions = gather(self.group, predictions, client_owners)
+        losses = dict(zip([clients[place] for place in scored], results[:, 1].tolist(), strict=True))
+        return Score(float(results[:, 0].mean()), float(results[:, 1].mean()), predictions, spread, losses)
+
+    def softmax(self) -> Tensor:
+        """Probabilities of all classes for every test example, by the model as it stands."""
+        owners = [number % self.group.size for number in range(len(self.batches))]
+        mine = [piece for piece, owner in zip(self.batches, owners, strict=True) if owner == self.group.rank]
+        rows = torch.zeros(len(mine), self.batches[0].stop * self.classes)
+        self.model.module.eval()
+        with torch.inference_mode():
+            for row, piece in zip(rows, mine, strict=True):
+                outputs = functional.softmax(self.model.module(self.test.batch(piece)[0]).float(), dim=1)
+                row[: outputs.numel()] = outputs.flatten().to("cpu")
+        return gather(self.group, rows, owners).view(-1, self.classes)[: len(self.test)]
+
+    def score_part(self, examples: Examples, index: Tensor) -> tuple[float, float]:
+        """Accuracy and mean loss of the model as it stands on some of these examples, on this rank alone."""
+        self.model.module.eval()
+        hits, loss = 0, 0.0
+        with torch.inference_mode():
+            for piece in index.split(self.batch_size):
+                x, y = examples.batch(piece)
+                outputs = self.model.module(x)
+                hits += int((outputs.argmax(dim=1) == y).sum())
+                loss += float(self.loss(outputs, y, reduction="none").double().sum())
+        return hits / len(index), loss / len(index)
+
+    def _example_weights(self, counts: Tensor, scoring: str) -> Tensor:
+        """How much each test example counts for one client; the weights sum to one."""
+        if scoring == "mean_acc":
+            return torch.full((len(self.test),), 1.0 / len(self.test), dtype=torch.float64)
+        if scoring != "per_client":
+            raise ValueError(f"unknown scoring {scoring}")
+        available = torch.bincount(self.labels, minlength=self.classes).to(torch.float64)
+        share = torch.where(available > 0, counts.to("cpu", torch.float64), 0.0)
+        return (share / share.sum() / available.clamp(min=1.0))[self.labels]
+
+    def _forward(self, piece: slice, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Predicted classes of one batch and its summed (or weighted) loss, on the CPU."""
+        self.model.module.eval()
+        with torch.inference_mode():
+            x, y = self.test.batch(piece)
+            outputs = self.model.module(x)
+            each = self.loss(outputs, y, reduction="none").double()
+            loss = each.sum() if weights is None else each @ weights.to(each.device)
+            predicted = outputs.argmax(dim=1)
+        return predicted.to("cpu", self.kind), loss.to("cpu")
+
+    def _accuracy(self, predicted: Tensor) -> float:
+        return int((predicted == self.labels).sum()) / len(self.labels)

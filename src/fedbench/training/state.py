@@ -1,0 +1,123 @@
+"""Everything that lives from one round to the next: the server's state and the clients' memories.
+
+This is what a checkpoint holds. A client's memory is kept by the rank that owns the client and by nobody else.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedbench.algorithms.modifier import Finished, Memory, State
+from fedbench.algorithms.algorithm import Algorithm
+from fedbench.parallel.exchange import weighted_sum
+from fedbench.core.flat_model import FlatModel, Selection
+from fedbench.parallel.processes import Group
+
+OWN_PART = "local"  # the entry of a client's memory that holds the parameters it never sends
+
+
+class ExperimentState:
+    def __init__(self, model: FlatModel, algorithm: Algorithm, owners: list[int], group: Group):
+        self.model, self.algorithm, self.owners, self.group = model, algorithm, owners, group
+        self.w, self.b, self.counters = model.w.clone(), model.b.clone(), model.counters.clone()
+        self.server: dict[str, State] = {name: piece.init_server(model) for name, piece in algorithm.modifiers.items()}
+        self.server_opt: State = algorithm.server_opt.init(algorithm.shared.read(model.w))
+        self.clients: dict[int, dict[str, State]] = {}
+        self.starts: dict[int, Tensor] = {}  # what clients start from where it is not the server's; not kept
+        self.clients_remember = algorithm.personal or any(piece.remembers for piece in algorithm.modifiers.values())
+
+    def receive(self, client: int) -> tuple[Tensor, dict[str, Memory]]:
+        """Load what a client starts from, the global model with its own part; returns it, and the client's memories.
+
+        The parameters that are returned must not be written to: without an own part they are the server's.
+        """
+        kept = self.clients.get(client, {})
+        self._load_server()
+        before, own = self.w, kept.get(OWN_PART)
+        if client in self.starts:
+            before = self.starts[client]
+            self.model.w.copy_(before)
+        if own is not None:
+            self.algorithm.kept.write(self.model.w, own["w"])
+            before = self.model.w.clone()
+            if self.algorithm.keeps_buffers:
+                self.model.b.copy_(own["b"])
+                self.model.counters.copy_(own["counters"])
+        return before, {
+            name: Memory(self.server[name], kept[name] if name in kept else piece.init_client(self.model))
+            for name, piece in self.algorithm.modifiers.items()
+        }
+
+    def remember(self, client: int, finished: dict[str, Finished]) -> None:
+        """Store what a client keeps after its work; the model still holds its final parameters."""
+        memory = {name: left.client for name, left in finished.items() if left.client}
+        if self.algorithm.keeps_part:
+            own = {"w": self.algorithm.kept.read(self.model.w).clone()}
+            if self.algorithm.keeps_buffers:
+                own |= {"b": self.model.b.clone(), "counters": self.model.counters.clone()}
+            memory[OWN_PART] = own
+        if memory:
+            if not self.clients_remember:
+                raise RuntimeError(f"{', '.join(memory)}: a modifier whose clients remember must say so")
+            self.clients[client] = memory
+
+    def load_global(self, members: list[int], weights: list[float]) -> None:
+        """Put the global model into the flat model; what clients have of their own is their weighted mean."""
+        algorithm = self.algorithm
+        part = algorithm.kept if algorithm.keeps_part else self.model.everything()
+        own = self._mean_own_part(part, members, weights) if algorithm.personal else None
+        self._load_server()
+        if own is not None:
+            part.write(self.model.w, own[: part.size])
+            if algorithm.keeps_buffers:
+                self.model.b.copy_(own[part.size :])
+
+    def _load_server(self) -> None:
+        self.model.w.copy_(self.w)
+        self.model.b.copy_(self.b)
+        self.model.counters.copy_(self.counters)
+
+    def _mean_own_part(self, part: Selection, members: list[int], weights: list[float]) -> Tensor:
+        buffers = self.algorithm.keeps_buffers
+
+        def write(i: int, row: Tensor) -> None:
+            self.receive(members[i])
+            row[: part.size] = part.read(self.model.w)
+            if buffers:
+                row[part.size :] = self.model.b
+
+        owners = [self.owners[client] for client in members]
+        width = part.size + (len(self.b) if buffers else 0)
+        return weighted_sum(self.group, owners, weights, width, self.w.dtype, write).to(self.model.device)
+
+    def server_tensors(self) -> dict[str, Tensor]:
+        """The server's side under flat names, for a checkpoint."""
+        tensors = {"w": self.w, "b": self.b, "counters": self.counters}
+        tensors |= {f"server_opt/{key}": value for key, value in self.server_opt.items()}
+        for name, state in self.server.items():
+            tensors |= {f"modifier/{name}/{key}": value for key, value in state.items()}
+        return tensors
+
+    def client_tensors(self) -> dict[str, Tensor]:
+        """The memories of this rank's clients under flat names, for a checkpoint."""
+        return {
+            f"{client}/{piece}/{key}": value
+            for client, memory in self.clients.items()
+            for piece, state in memory.items()
+            for key, value in state.items()
+        }
+
+    def restore_server(self, tensors: dict[str, Tensor]) -> None:
+        device = self.model.device
+        for name, value in tensors.items():
+            piece, _, key = name.rpartition("/")
+            if not piece:
+                getattr(self, key).copy_(value)
+            elif piece == "server_opt":
+                self.server_opt[key] = value.to(device)
+            else:
+                self.server[piece.removeprefix("modifier/")][key] = value.to(device)
+
+    def restore_client(self, name: str, value: Tensor) -> None:
+        client, piece, key = name.split("/")
+        self.clients.setdefault(int(client), {}).setdefault(piece, {})[key] = value.to(self.model.device)
