@@ -11,7 +11,15 @@ import sys
 
 COMMAND = ("-m", "pip_audit", "--skip-editable", "--progress-spinner", "off", "--format", "json")
 # In what pip-audit prints when its service does not answer.
-UNREACHABLE = ("ConnectionError", "Connection", "resolve", "timed out", "Max retries", "ServiceError", "ProxyError")
+UNREACHABLE = (
+    "ConnectionError",
+    "Connection",
+    "resolve",
+    "timed out",
+    "Max retries",
+    "ServiceError",
+    "ProxyError",
+)
 TIMEOUT = 90  # seconds
 
 
@@ -26,12 +34,21 @@ def audit(command: list[str]) -> tuple[int, str]:
     except (ValueError, KeyError, TypeError):
         reason = next(iter(run.stderr.strip().splitlines()[::-1]), "no output")
         if any(sign in run.stderr for sign in UNREACHABLE):
-            return 0, f"audit: skipped, the list of known vulnerabilities cannot be reached ({reason[:100]})"
+            return (
+                0,
+                f"audit: skipped, the list of known vulnerabilities cannot be reached ({reason[:100]})",
+            )
         return 1, f"audit: failed ({reason[:200]})"
-    found = [f"{entry['name']} {entry['version']}: {bug['id']}" for entry in packages for bug in entry.get("vulns", [])]
+    found = [
+        f"{entry['name']} {entry['version']}: {bug['id']}"
+        for entry in packages
+        for bug in entry.get("vulns", [])
+    ]
     if found:
         return 1, "\n".join(["audit: known vulnerabilities", *found])
-    unknown = [entry for entry in packages if "skip_reason" in entry]  # pip-audit itself calls them fine
+    unknown = [
+        entry for entry in packages if "skip_reason" in entry
+    ]  # pip-audit itself calls them fine
     if len(unknown) == len(packages):
         return 0, f"audit: skipped, none of {len(packages)} packages could be looked up"
     rest = f"; {len(unknown)} could not be looked up" if unknown else ""

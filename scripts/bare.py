@@ -30,7 +30,12 @@ def bare_cnn_bn() -> nn.Module:
             nn.ReLU(inplace=True),
         ]
 
-    layers = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(inplace=True), *block(32, 64), nn.MaxPool2d(2)]
+    layers = [
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.ReLU(inplace=True),
+        *block(32, 64),
+        nn.MaxPool2d(2),
+    ]
     layers += [
         *block(64, 128),
         *block(128, 128),
@@ -50,9 +55,23 @@ class Bare:
         self.load = load
         self.module = BareLeNet() if load.model == "lenet" else bare_cnn_bn()
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.01)
-        images = torch.from_numpy(data.train_x).permute(0, 3, 1, 2).float().div(127.5).sub(2.0).contiguous()
+        images = (
+            torch.from_numpy(data.train_x)
+            .permute(0, 3, 1, 2)
+            .float()
+            .div(127.5)
+            .sub(2.0)
+            .contiguous()
+        )
         self.x, self.y = images, torch.from_numpy(data.train_y)
-        self.test = torch.from_numpy(data.test_x).permute(0, 3, 1, 2).float().div(127.5).sub(2.0).contiguous()
+        self.test = (
+            torch.from_numpy(data.test_x)
+            .permute(0, 3, 1, 2)
+            .float()
+            .div(127.5)
+            .sub(2.0)
+            .contiguous()
+        )
         share = (load.cohort or load.clients) / group.size
         self.clients = int(share) + (group.rank < (share % 1) * group.size)
         self.tests = load.test // group.size

@@ -26,13 +26,13 @@ from bare import Bare
 from bench_methods import bench_methods
 
 from fedbench.algorithms.algorithm import Algorithm
+from fedbench.config.schema import ClientSettings, EvalSettings, Scalars
+from fedbench.core.flat_model import FlatModel
 from fedbench.data.batches import examples
 from fedbench.data.dataset import Dataset
-from fedbench.training.federation import Federation
-from fedbench.core.flat_model import FlatModel
 from fedbench.models.cnn import CnnBn, LeNet
 from fedbench.parallel.processes import Group, launch, settle
-from fedbench.config.schema import ClientSettings, EvalSettings, Scalars
+from fedbench.training.federation import Federation
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ WORKLOADS = [
 START_LIMIT = 1.5
 IMPORTS = """
 import torch
-library = torch.library.Library("torchvision", "FRAGMENT")  # see fedbench/torchvision_shim.py
+library = torch.library.Library("torchvision", "FRAGMENT")  # see fedbench/models/torchvision_operators.py
 if not torch.cuda.is_available():
     for name in ("nms", "qnms"):
         library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -113,18 +113,35 @@ def random_data(load: Workload, images: int) -> Dataset:
     test, channels = max(load.test, 10), load.shape[2]
     labels = draw.integers(0, 10, images), draw.integers(0, 10, test)
     statistics_ = (0.5,) * channels, (0.25,) * channels
-    return Dataset("random", pictures(images), labels[0], pictures(test), labels[1], 10, "synthetic", *statistics_, "")
+    return Dataset(
+        "random",
+        pictures(images),
+        labels[0],
+        pictures(test),
+        labels[1],
+        10,
+        "synthetic",
+        *statistics_,
+        "",
+    )
 
 
-def make_federation(load: Workload, data: Dataset, group: Group, algorithm: Algorithm | None = None) -> Federation:
+def make_federation(
+    load: Workload, data: Dataset, group: Group, algorithm: Algorithm | None = None
+) -> Federation:
     torch.manual_seed(0)
     settings = LeNet() if load.model == "lenet" else CnnBn()
     client = ClientSettings(epochs=load.epochs, batch_size=load.batch, lr=0.01)
     every = 1 if load.test else 10**9
-    scalars = Scalars(rounds=10**9, cohort=load.cohort, client=client, eval=EvalSettings(every=every))
+    scalars = Scalars(
+        rounds=10**9, cohort=load.cohort, client=client, eval=EvalSettings(every=every)
+    )
     shards = list(torch.arange(len(data.train_y)).split(load.images))
     model = FlatModel(settings.build(load.shape, 10))
-    train, test = examples(data, "train", torch.device("cpu")), examples(data, "test", torch.device("cpu"))
+    train, test = (
+        examples(data, "train", torch.device("cpu")),
+        examples(data, "test", torch.device("cpu")),
+    )
     return Federation(model, train, test, shards, algorithm or Algorithm(), scalars, group, 10)
 
 
@@ -139,7 +156,9 @@ class Turns:
             time.sleep(0.0005)
 
 
-def measure(group: Group, name: str, load: Workload, data: Dataset, repeats: int, turns: Turns, output: Path) -> None:
+def measure(
+    group: Group, name: str, load: Workload, data: Dataset, repeats: int, turns: Turns, output: Path
+) -> None:
     """What every process of one set does: its rounds in its turns; the leader writes the times."""
     if name == "bare":
         torch.set_num_threads(1)
@@ -165,7 +184,9 @@ def measure(group: Group, name: str, load: Workload, data: Dataset, repeats: int
 
 def judge(name: str, what: str, ratio: float, limit: float, detail: str) -> bool:
     verdict = "ok" if ratio <= limit else "TOO SLOW"
-    print(f"{name}  {ratio:.2f} x bare (at most {limit:.2f}: {verdict})  {what}; {detail}", flush=True)
+    print(
+        f"{name}  {ratio:.2f} x bare (at most {limit:.2f}: {verdict})  {what}; {detail}", flush=True
+    )
     return ratio <= limit
 
 
@@ -176,11 +197,17 @@ def bench_workload(load: Workload, repeats: int, workers: int) -> bool:
         files = {name: Path(folder) / name for name in ("bare", "engine")}
         pid = os.fork()  # each set has processes of its own: they share nothing but the turns
         name = "engine" if pid else "bare"
-        launch(lambda group: measure(group, name, load, data, repeats, turns, files[name]), workers, 600)
+        launch(
+            lambda group: measure(group, name, load, data, repeats, turns, files[name]),
+            workers,
+            600,
+        )
         if pid == 0:
             os._exit(0)
         os.waitpid(pid, 0)
-        bare, engine = (statistics.median(json.loads(files[name].read_text())) for name in ("bare", "engine"))
+        bare, engine = (
+            statistics.median(json.loads(files[name].read_text())) for name in ("bare", "engine")
+        )
     detail = f"round {1000 * engine:.0f} ms against {1000 * bare:.0f} ms, {workers} workers, {repeats} repeats"
     return judge(load.name, load.what, engine / bare, load.limit, detail)
 
@@ -193,7 +220,14 @@ def bench_start(repeats: int) -> bool:
         subprocess.run([sys.executable, "-c", IMPORTS], check=True)
         imported = time.perf_counter() - started
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "fedbench", "rounds=1", "logger=none", f"results={folder}"]
+            command = [
+                sys.executable,
+                "-m",
+                "fedbench",
+                "rounds=1",
+                "logger=none",
+                f"results={folder}",
+            ]
             started = time.perf_counter()
             process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             while not process.stdout.readline().startswith("round 1/1"):
@@ -206,14 +240,22 @@ def bench_start(repeats: int) -> bool:
             starts.append(first_round)
     bare, engine = statistics.median(imports), statistics.median(starts)
     detail = f"{engine:.2f} s against {bare:.2f} s for importing torch, torchvision and hydra, {repeats} repeats"
-    return judge("start", "start to first round of `fedbench rounds=1 logger=none`", engine / bare, START_LIMIT, detail)
+    return judge(
+        "start",
+        "start to first round of `fedbench rounds=1 logger=none`",
+        engine / bare,
+        START_LIMIT,
+        detail,
+    )
 
 
 def bench_memory() -> bool:
     """Peak memory of a rank with 10,000 clients and with 500, on the same images."""
     peaks = {}
     for clients in (500, 10_000):
-        load = Workload("memory", "", 0, "lenet", (28, 28, 1), clients, 10_000 // clients, 10, 1, 50, 0)
+        load = Workload(
+            "memory", "", 0, "lenet", (28, 28, 1), clients, 10_000 // clients, 10, 1, 50, 0
+        )
         pid = os.fork()
         if pid == 0:  # a process of its own, because a peak never falls
             rounds = make_federation(load, random_data(load, 10_000), Group()).rounds()
@@ -230,18 +272,29 @@ def bench_memory() -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     names = [load.name for load in WORKLOADS] + ["methods", "start", "memory"]
-    parser.add_argument("what", nargs="*", choices=[*names, []], default=[], help="workloads; default: all")
+    parser.add_argument(
+        "what", nargs="*", choices=[*names, []], default=[], help="workloads; default: all"
+    )
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     what = arguments.what or names
     torch.set_num_threads(1)
-    results = [bench_workload(load, arguments.repeats, arguments.workers) for load in WORKLOADS if load.name in what]
+    results = [
+        bench_workload(load, arguments.repeats, arguments.workers)
+        for load in WORKLOADS
+        if load.name in what
+    ]
     if "methods" in what:
         load = WORKLOADS[0]
-        data, steps = random_data(load, load.clients * load.images), load.epochs * -(-load.images // load.batch)
+        data, steps = (
+            random_data(load, load.clients * load.images),
+            load.epochs * -(-load.images // load.batch),
+        )
         make = lambda group, algorithm: make_federation(load, data, group, algorithm)  # noqa: E731
         results.append(bench_methods(make, arguments.repeats, arguments.workers, steps))
     if "start" in what:

@@ -18,8 +18,8 @@ from hydra import compose, initialize_config_dir
 
 from fedbench.algorithms.algorithm import Algorithm, build
 from fedbench.config.validate import check, config_folder
-from fedbench.training.federation import Federation
 from fedbench.parallel.processes import Group, launch, settle
+from fedbench.training.federation import Federation
 
 # Words of the command line, and the largest multiple of FedAvg's round time.
 LIMITS = {
@@ -27,7 +27,10 @@ LIMITS = {
     "algo=fedprox": 1.08,
     "algo=feddyn": 1.08,
     "algo=fedpvr": 1.08,
-    **{f"algo=fedpgvc algo.rho={rho}": 1.12 for rho in ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add")},
+    **{
+        f"algo=fedpgvc algo.rho={rho}": 1.12
+        for rho in ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add")
+    },
     # The released program passes over all data once more after its two epochs: the forward pass alone makes it 1.13.
     "algo=fedpgvc algo.rho=code": 1.30,
     "algo=fedecgr": 1.25,
@@ -44,7 +47,9 @@ def algorithm(words: str) -> Algorithm:
     return build(config.algo, config.scalars.client, None)
 
 
-def bench_methods(make: Callable[[Group, Algorithm], Federation], repeats: int, workers: int, steps: int) -> bool:
+def bench_methods(
+    make: Callable[[Group, Algorithm], Federation], repeats: int, workers: int, steps: int
+) -> bool:
     """`make` puts the workload's federation together; `steps` is the number of a client's local steps."""
     methods = {name: algorithm(name.format(steps=steps)) for name in (BASELINE, *LIMITS)}
     with tempfile.TemporaryDirectory() as folder:
@@ -58,12 +63,19 @@ def bench_methods(make: Callable[[Group, Algorithm], Federation], repeats: int, 
         good &= ratio <= limit
         verdict = "ok" if ratio <= limit else "TOO SLOW"
         words = name.format(steps=steps)
-        print(f"{ratio:.2f} x fedavg (at most {limit:.2f}: {verdict})  {words}; {repeats} repeats", flush=True)
+        print(
+            f"{ratio:.2f} x fedavg (at most {limit:.2f}: {verdict})  {words}; {repeats} repeats",
+            flush=True,
+        )
     return good
 
 
 def measure(
-    group: Group, make: Callable[[Group, Algorithm], Federation], methods: dict, repeats: int, output: Path
+    group: Group,
+    make: Callable[[Group, Algorithm], Federation],
+    methods: dict,
+    repeats: int,
+    output: Path,
 ) -> None:
     settle(1)
     rounds = {name: make(group, method).rounds() for name, method in methods.items()}

@@ -19,23 +19,76 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-import faults_helper as helper
+from support import faulty_runs as helper
 
-BASE = ("partition.clients=4", "cohort=3", "client.epochs=1", "client.batch_size=16", "rounds=5", "checkpoint.every=2")
+BASE = (
+    "partition.clients=4",
+    "cohort=3",
+    "client.epochs=1",
+    "client.batch_size=16",
+    "rounds=5",
+    "checkpoint.every=2",
+)
 DATA = {
     "digits": ("data.subset=160",),
-    "mnist": ("data=mnist", "data.source=synthetic", "data.subset=120", "model=lenet", "model.batch_norm=true"),
+    "mnist": (
+        "data=mnist",
+        "data.source=synthetic",
+        "data.subset=120",
+        "model=lenet",
+        "model.batch_norm=true",
+    ),
     "cifar10": ("data=cifar10", "data.source=synthetic", "data.subset=100", "model=lenet"),
-    "fmnist": ("data=fmnist", "data.source=synthetic", "data.subset=120", "model=mlp", "model.hidden=[16,8]"),
+    "fmnist": (
+        "data=fmnist",
+        "data.source=synthetic",
+        "data.subset=120",
+        "model=mlp",
+        "model.hidden=[16,8]",
+    ),
 }
 EVERY_RANK = ("training", "aggregation", "evaluation", "checkpoint", "checkpoint-tensors")
-LEADER = ("metrics", "checkpoint-manifest", "checkpoint-pruning", "rename", "final", "final-summary")
-ONCE = ("checkpoint", "checkpoint-manifest", "final", "final-summary")  # hardly called more often than once or twice
+LEADER = (
+    "metrics",
+    "checkpoint-manifest",
+    "checkpoint-pruning",
+    "rename",
+    "final",
+    "final-summary",
+)
+ONCE = (
+    "checkpoint",
+    "checkpoint-manifest",
+    "final",
+    "final-summary",
+)  # hardly called more often than once or twice
 DAMAGE = ("flipped", "truncated")
-KINDS = ("kill", "killall", "moment", "SIGINT", "SIGTERM", "ENOSPC", "EROFS", "full", "memory", "raise", "hang")
+KINDS = (
+    "kill",
+    "killall",
+    "moment",
+    "SIGINT",
+    "SIGTERM",
+    "ENOSPC",
+    "EROFS",
+    "full",
+    "memory",
+    "raise",
+    "hang",
+)
 KINDS += DAMAGE
-STATUS = {"SIGINT": {130}, "SIGTERM": {130}, "kill": {-9, 1}, "killall": {-9}, "moment": {-9}}  # of all others, 1
-IN_TIME = set(KINDS) - {"moment", "SIGINT", "SIGTERM"}  # these may find the run finished, or in its last round
+STATUS = {
+    "SIGINT": {130},
+    "SIGTERM": {130},
+    "kill": {-9, 1},
+    "killall": {-9},
+    "moment": {-9},
+}  # of all others, 1
+IN_TIME = set(KINDS) - {
+    "moment",
+    "SIGINT",
+    "SIGTERM",
+}  # these may find the run finished, or in its last round
 # No fault was planted: the method makes no sense on this model, or the run had ended before its moment came, as of a
 # worker that trains nobody.
 REFUSED, TOO_LATE = "refused", "too late"
@@ -60,10 +113,18 @@ class Case:
         return self.fault.get("damage") or self.fault["kind"]
 
     def __str__(self) -> str:
-        where = {"moment": f" after {self.delay:.2f} s", "full": f", files up to {self.fault.get('file_size')} bytes"}
-        place = where.get(self.kind) or f" in {self.fault['place']}, call {self.fault['call']} of worker "
+        where = {
+            "moment": f" after {self.delay:.2f} s",
+            "full": f", files up to {self.fault.get('file_size')} bytes",
+        }
+        place = (
+            where.get(self.kind)
+            or f" in {self.fault['place']}, call {self.fault['call']} of worker "
+        )
         place += "" if self.kind in where else str(self.fault["rank"] + 1)
-        return f"{self.kind}{place}; {self.method} {self.data}, workers {self.before} to {self.after}"
+        return (
+            f"{self.kind}{place}; {self.method} {self.data}, workers {self.before} to {self.after}"
+        )
 
 
 def draw(seed: int, number: int, workers: list[int]) -> Case:
@@ -98,10 +159,16 @@ def problem(case: Case) -> str:
     """What went wrong in this folder, or nothing."""
     whole = helper.run(*case.words, "results=whole", "runtime.workers=1")
     if whole.status != 0:
-        return REFUSED if whole.status == 2 else f"without a fault it ends with status {whole.status}: {whole.err}"
+        return (
+            REFUSED
+            if whole.status == 2
+            else f"without a fault it ends with status {whole.status}: {whole.err}"
+        )
     setting = (*case.words, "results=broken")
     struck = Path("struck").absolute()
-    started = helper.start({**case.fault, "marker": str(struck)}, *setting, f"runtime.workers={case.before}")
+    started = helper.start(
+        {**case.fault, "marker": str(struck)}, *setting, f"runtime.workers={case.before}"
+    )
     if case.fault["kind"] == "moment":
         time.sleep(case.delay)
         started.kill()
@@ -121,8 +188,12 @@ def problem(case: Case) -> str:
     resumed = helper.run(*setting, f"runtime.workers={case.after}")
     if resumed.status != 0:
         return f"the same command ended with status {resumed.status}: {resumed.err}"
-    if "finished already" not in resumed.out and resumed.resumed_after < broken.rounds - (4 if how else 2):
-        return f"{broken.rounds} rounds were done, but it went on after round {resumed.resumed_after}"
+    if "finished already" not in resumed.out and resumed.resumed_after < broken.rounds - (
+        4 if how else 2
+    ):
+        return (
+            f"{broken.rounds} rounds were done, but it went on after round {resumed.resumed_after}"
+        )
     if helper.result(helper.folder_of("broken")) != helper.result(helper.folder_of("whole")):
         return "the numbers are not those of an undisturbed run"
     return ""
@@ -154,7 +225,9 @@ def main() -> int:
     parser.add_argument("count", type=int, help="how many faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", default="1,2,3", help="numbers of workers to draw from")
-    parser.add_argument("--minutes", type=float, default=60.0, help="begin no fault after that time")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="begin no fault after that time"
+    )
     parser.add_argument("--at-least", type=int, default=1, help="fail when fewer faults were tried")
     parser.add_argument("--only", type=int, help="only the fault of this number")
     options = parser.parse_args()
@@ -180,9 +253,13 @@ def main() -> int:
     for kind in KINDS:
         if tried[kind]:
             print(f"{kind:9s} {survived[kind]} of {tried[kind]}")
-    print(f"survived {sum(survived.values())} of {sum(tried.values())} faults, {time.monotonic() - began:.0f} s")
+    print(
+        f"survived {sum(survived.values())} of {sum(tried.values())} faults, {time.monotonic() - began:.0f} s"
+    )
     for number in failed:
-        print(f"again: scripts/chaos.py 1 --seed {options.seed} --workers {options.workers} --only {number}")
+        print(
+            f"again: scripts/chaos.py 1 --seed {options.seed} --workers {options.workers} --only {number}"
+        )
     objection = too_few(sum(tried.values()), late, max(options.at_least, 1))
     if objection:
         print(objection)

@@ -33,7 +33,9 @@ compose_to_find_the_mode = Hydra.get_mode
 
 def find_the_mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> RunMode | None:
     """Hydra composes everything twice, first only to read `hydra.mode`. Few words can set that."""
-    if "--config-dir" in sys.argv or any("experiment" in word or "hydra" in word for word in overrides):
+    if "--config-dir" in sys.argv or any(
+        "experiment" in word or "hydra" in word for word in overrides
+    ):
         return compose_to_find_the_mode(hydra, config_name, overrides)
     return None
 
@@ -119,7 +121,7 @@ def fedbench(tmp_path, monkeypatch, capfd, data_root, draw_once):
 @pytest.fixture
 def fedbench_data(tmp_path, monkeypatch, capfd):
     """Call `fedbench-data ...` in this process, on an own data root: status, standard output, standard error."""
-    from fedbench.data import command
+    from fedbench.data.prepare import cli as command
 
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "root"))
 
@@ -142,7 +144,12 @@ def start_fedbench(tmp_path, data_root):
         command = [sys.executable, *launcher, "-m", "fedbench", *arguments]
         environment = {**os.environ, "FEDBENCH_DATA": str(data_root)}
         process = subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         started.append(process)
         return process
@@ -169,7 +176,13 @@ def small_vit(monkeypatch):
 
     models = import_torchvision().models
     small = partial(
-        models.VisionTransformer, patch_size=32, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=24, num_classes=10
+        models.VisionTransformer,
+        patch_size=32,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=16,
+        mlp_dim=24,
+        num_classes=10,
     )
     monkeypatch.setattr(models, "vit_b_32", small)
     return small

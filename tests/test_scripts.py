@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import study_small
+from support import study_small
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -27,10 +27,18 @@ def load(name: str, monkeypatch):
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_both_sides_of_the_bench_do_the_same_number_of_steps(monkeypatch, number):
     bench = load("bench", monkeypatch)
-    small = {"clients": 4, "images": 20, "batch": 10, "cohort": 2 if bench.WORKLOADS[number].cohort else None}
+    small = {
+        "clients": 4,
+        "images": 20,
+        "batch": 10,
+        "cohort": 2 if bench.WORKLOADS[number].cohort else None,
+    }
     workload = dataclasses.replace(bench.WORKLOADS[number], **small)
     data, group = bench.random_data(workload, 80), bench.Group()
-    bare, federation = bench.Bare(workload, data, group), bench.make_federation(workload, data, group)
+    bare, federation = (
+        bench.Bare(workload, data, group),
+        bench.make_federation(workload, data, group),
+    )
     steps = []
     monkeypatch.setattr(bare.optimizer, "step", lambda: steps.append(1))
     bare.round()
@@ -68,7 +76,9 @@ def test_the_bench_knows_every_method_that_has_a_limit(monkeypatch, capfd):
     workload = dataclasses.replace(bench.WORKLOADS[0], clients=2, images=20, test=20)
     data = bench.random_data(workload, 40)
     make = lambda group, algorithm: bench.make_federation(workload, data, group, algorithm)  # noqa: E731
-    monkeypatch.setattr(methods, "LIMITS", dict.fromkeys(methods.LIMITS, 1e9) | {"algo=fedprox": 1e-9})
+    monkeypatch.setattr(
+        methods, "LIMITS", dict.fromkeys(methods.LIMITS, 1e9) | {"algo=fedprox": 1e-9}
+    )
     assert not methods.bench_methods(make, repeats=1, workers=1, steps=2)
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) == len(methods.LIMITS)
@@ -88,7 +98,9 @@ def test_the_bench_knows_every_method_that_has_a_limit(monkeypatch, capfd):
         ("4", ["", "it hangs"], 1, "survived 2 of 4 faults"),
     ],
 )
-def test_a_soak_that_did_not_happen_is_not_a_success(monkeypatch, capfd, words, found, status, line):
+def test_a_soak_that_did_not_happen_is_not_a_success(
+    monkeypatch, capfd, words, found, status, line
+):
     chaos, verdicts = load("chaos", monkeypatch), itertools.cycle(found)
     monkeypatch.setattr(chaos, "survive", lambda case: next(verdicts))
     monkeypatch.setattr(sys, "argv", ["chaos.py", *words.split()])
@@ -99,15 +111,28 @@ def test_a_soak_that_did_not_happen_is_not_a_success(monkeypatch, capfd, words, 
 def test_the_soak_hangs_the_leader_where_only_the_leader_writes(monkeypatch):
     chaos = load("chaos", monkeypatch)
     drawn = [chaos.draw(0, number, [1, 2, 3]) for number in range(13 * 400)]
-    hangs = {case.fault["place"] for case in drawn if case.kind == "hang" and case.fault["rank"] == 0}
+    hangs = {
+        case.fault["place"] for case in drawn if case.kind == "hang" and case.fault["rank"] == 0
+    }
     assert hangs == {*chaos.EVERY_RANK, *chaos.LEADER}
 
 
-def test_reproducing_a_table_runs_what_is_missing_and_renders_it(monkeypatch, tmp_path, data_root, capfd):
+def test_reproducing_a_table_runs_what_is_missing_and_renders_it(
+    monkeypatch, tmp_path, data_root, capfd
+):
     script = load("reproduce_tables", monkeypatch)
     study_small.use(study_small.write_configuration(tmp_path / "conf"), monkeypatch)
     monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
-    words = ["--only", "small/table1", "--scale", "laptop", "--results", str(tmp_path / "results"), "--jobs", "1"]
+    words = [
+        "--only",
+        "small/table1",
+        "--scale",
+        "laptop",
+        "--results",
+        str(tmp_path / "results"),
+        "--jobs",
+        "1",
+    ]
     monkeypatch.setattr(sys, "argv", ["reproduce_tables.py", *words])
     told = []
     for _ in range(2):
@@ -122,5 +147,9 @@ def test_reproducing_a_table_runs_what_is_missing_and_renders_it(monkeypatch, tm
     assert "2 runs done, 0 to do\n" in told[1]
     assert "finished in" not in told[1]
     assert len(list(tmp_path.glob("results/runs/*/*/summary.json"))) == 2
-    for name in ("report/index.html", "tables/laptop/small/table1.md", "tables/laptop/small/table1.csv"):
+    for name in (
+        "report/index.html",
+        "tables/laptop/small/table1.md",
+        "tables/laptop/small/table1.csv",
+    ):
         assert (tmp_path / "results" / name).is_file()

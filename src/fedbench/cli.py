@@ -17,8 +17,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from fedbench.config import hydra_errors as messages
-from fedbench.config.validate import Config, check, config_folder, short_names
 from fedbench.config.environment import Values, hidden_by_name
+from fedbench.config.schema import RuntimeSettings
+from fedbench.config.streams import make_usable
+from fedbench.config.validate import Config, check, config_folder, short_names
 from fedbench.core.errors import (
     BAD_INPUT,
     FINISHED,
@@ -30,12 +32,10 @@ from fedbench.core.errors import (
 )
 from fedbench.parallel.failures import MachineFault, WorkerFailure
 from fedbench.parallel.interrupt import Interrupted
-from fedbench.runs.objective import check_direction, objective
 from fedbench.parallel.processes import speaks, under_torchrun
 from fedbench.parallel.ranks import AllLeave, this_rank
-from fedbench.config.schema import RuntimeSettings
+from fedbench.runs.objective import check_direction, objective
 from fedbench.runs.source import source_commit
-from fedbench.config.streams import make_usable
 from fedbench.runs.sweeps import OUTCOME, Outcome, SweepCallback, severest, short_path, this_job
 from fedbench.train import run
 
@@ -155,10 +155,14 @@ def main() -> None:
     # Let errors through to here, where they become one line.
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU must not spoil the fork
+    os.environ.setdefault(
+        "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
+    )  # asking for a GPU must not spoil the fork
     source_commit()  # now, and not when the files may have changed
     sys.argv[1:] = messages.options_first(sys.argv[1:])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # before and between runs it ends all, like Ctrl-C
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # before and between runs it ends all, like Ctrl-C
     SweepCallback.current = None
     outcomes: dict[int, Outcome] = {}  # of the jobs in this process
 
@@ -198,7 +202,9 @@ def call_hydra(task: Any, wants_traceback: bool) -> int:
         messages.check_words(sys.argv[1:])
         refuse_under_torchrun(dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word))
         with scratch_of_a_follower():
-            hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(task)()
+            hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(
+                task
+            )()
     except JobFailed:
         return FINISHED  # its outcome has the status
     except KeyboardInterrupt:
@@ -217,7 +223,13 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
     """What Hydra, a sweeper or a launcher raised, in one line where that can be."""
     if sweep is not None and sweep.cannot_write(error):
         reason = getattr(error, "strerror", None) or error
-        return refuse(str(bad_value("results", sweep.results, f"a folder that can be written is allowed ({reason})")))
+        return refuse(
+            str(
+                bad_value(
+                    "results", sweep.results, f"a folder that can be written is allowed ({reason})"
+                )
+            )
+        )
     if isinstance(error, (ValueError, *messages.CONFIGURATION_ERRORS)):  # ValueError: `group=null`
         return refuse(hidden_by_name(messages.explain(error, sys.argv[1:]), sys.argv[1:]))
     if sweep is None or sweep.basic or wants_traceback:
@@ -244,14 +256,18 @@ def end_sweep(sweep: SweepCallback, here: dict[int, Outcome], unbroken: bool) ->
     nothing_done = all(one.status == BAD_INPUT for one in outcomes.values())
     if nothing_done and not elsewhere and this_rank().leader:
         sweep.tidy()
-    if not outcomes and unbroken and not sweep.sweeper.endswith(".GridSweeper"):  # whose tables may need no run
+    if (
+        not outcomes and unbroken and not sweep.sweeper.endswith(".GridSweeper")
+    ):  # whose tables may need no run
         complain(f"{' '.join(sys.argv[1:])}: a sweep without jobs; a list of values is empty")
         return BAD_INPUT
     for one in outcomes.values():
         if one.status == FINISHED and one.log:  # it said so elsewhere
             print(f"run: {one.run}", flush=True)
     told = [one for one in bad if one.status != INTERRUPTED]  # those, one line is for all
-    silent = any(one.status is None for one in told)  # its process was killed: it said nothing itself
+    silent = any(
+        one.status is None for one in told
+    )  # its process was killed: it said nothing itself
     if told and (elsewhere or silent or len(outcomes) > 1):
         list_jobs(told, list(outcomes.values()), sweep)
     show_search(sweep)
@@ -263,7 +279,11 @@ def list_jobs(bad: list[Outcome], outcomes: list[Outcome], sweep: SweepCallback)
     shared = set.intersection(*(set(one.words) for one in outcomes))
     for one in bad:
         complain(one.told(shared if len(outcomes) > 1 else set()))
-    where = f"; {short_path(sweep.folder)}/<job>/{OUTCOME} has the details" if sweep.folder.is_dir() else ""
+    where = (
+        f"; {short_path(sweep.folder)}/<job>/{OUTCOME} has the details"
+        if sweep.folder.is_dir()
+        else ""
+    )
     complain(f"{len(bad)} of {len(outcomes)} jobs did not finish{where}")
 
 
@@ -279,10 +299,15 @@ def refuse_under_torchrun(choices: Mapping[str, object]) -> None:
     """Every rank runs every job: one that starts them elsewhere, or searches for itself, would leave the others."""
     if not under_torchrun():
         return
-    for group, allowed in (("hydra/launcher", ("basic",)), ("hydra/sweeper", ("basic", "experiment_grid"))):
+    for group, allowed in (
+        ("hydra/launcher", ("basic",)),
+        ("hydra/sweeper", ("basic", "experiment_grid")),
+    ):
         chosen = choices.get(group, "basic")
         if chosen not in allowed:
-            raise BadInput(f"{group}={chosen}: must be basic under torchrun, whose ranks would each start their own")
+            raise BadInput(
+                f"{group}={chosen}: must be basic under torchrun, whose ranks would each start their own"
+            )
 
 
 @contextmanager

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import torch
 
-from fedbench.training import memory
-from fedbench.algorithms.modifier import Scene
 from fedbench.algorithms.algorithm import build
-from fedbench.data.batches import examples
+from fedbench.algorithms.modifier import Scene
+from fedbench.config.schema import Scalars
 from fedbench.config.validate import Config
 from fedbench.core.errors import BadInput, refuse_what_does_not_fit, require
-from fedbench.parallel.failures import explain
-from fedbench.training.federation import Federation
 from fedbench.core.flat_model import FlatModel
-from fedbench.parallel.interrupt import Interrupted, StopRequest
-from fedbench.runs.journal import Journal, clean
-from fedbench.training.preflight import check_local_work, check_scoring
-from fedbench.parallel.processes import Group, launch, settle, under_torchrun
-from fedbench.partitions.base import hold_out
-from fedbench.runs.parts import Parts
-from fedbench.parallel.ranks import AllLeave, Ranks, this_rank
-from fedbench.runs.reporting import announce, is_done, prepare_folder, report
-from fedbench.runs.folder import RunFolder, identity, label, run_id
 from fedbench.core.seeding import derive
-from fedbench.config.schema import Scalars
+from fedbench.data.batches import examples
+from fedbench.parallel.failures import explain
+from fedbench.parallel.interrupt import Interrupted, StopRequest
+from fedbench.parallel.processes import Group, launch, settle, under_torchrun
+from fedbench.parallel.ranks import AllLeave, Ranks, this_rank
 from fedbench.parallel.watchdog import watchdog
+from fedbench.partitions.base import hold_out
+from fedbench.runs.folder import RunFolder, identity, label, run_id
+from fedbench.runs.journal import Journal, clean
+from fedbench.runs.parts import Parts
+from fedbench.runs.reporting import announce, is_done, prepare_folder, report
+from fedbench.training import memory
+from fedbench.training.federation import Federation
+from fedbench.training.preflight import check_local_work, check_scoring
 
 
 @refuse_what_does_not_fit
@@ -39,7 +39,12 @@ def build_parts(config: Config) -> Parts:
     split = config.partition.draw(data.train_y, data.classes, scalars.seed)
     split = hold_out(split, config.partition.local_test, scalars.seed)
     allowed = f"at most the {len(split.parts)} clients of the partition are allowed"
-    require(scalars.cohort is None or scalars.cohort <= len(split.parts), "cohort", scalars.cohort, allowed)
+    require(
+        scalars.cohort is None or scalars.cohort <= len(split.parts),
+        "cohort",
+        scalars.cohort,
+        allowed,
+    )
     shape = (data.shape, data.classes, algorithm.projection)
     memory.check_model(lambda: config.model.network(*shape, vocabulary=data.vocabulary))
     with torch.random.fork_rng(devices=[]):
@@ -60,7 +65,9 @@ def build_parts(config: Config) -> Parts:
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
     if device == "cpu" and (scalars.force or folder.finished() is None):
         clients = 1 if algorithm.pooled else scalars.cohort or len(split.parts)
-        memory.check_training(flat.size, workers_here(scalars, device), clients, scalars.client.momentum > 0)
+        memory.check_training(
+            flat.size, workers_here(scalars, device), clients, scalars.client.momentum > 0
+        )
     return Parts(config, device, data, split, model, algorithm, folder, number)
 
 
@@ -103,7 +110,9 @@ def _run(config: Config, ranks: Ranks) -> bool:
     ranks.check_common_folder(Path(config.scalars.results), timeout)
     group = ranks.group(timeout)
     force = config.scalars.force and not ranks.remembers(f"forced {parts.id}")  # a restart goes on
-    lock = ranks.together(lambda: parts.folder.lock(force) if ranks.leader else None, timeout, patient=True)
+    lock = ranks.together(
+        lambda: parts.folder.lock(force) if ranks.leader else None, timeout, patient=True
+    )
     try:
         skip = group.share(int(group.leader and is_done(parts, force)))
         if not skip:
@@ -152,7 +161,9 @@ def workers_here(scalars: Scalars, device: str) -> int:
 def assemble(group: Group, parts: Parts) -> Federation:
     """The federation of this rank, with the data and the model on its device."""
     scalars, data = parts.config.scalars, parts.data
-    device = torch.device(parts.device, group.rank % torch.cuda.device_count() if parts.device == "cuda" else None)
+    device = torch.device(
+        parts.device, group.rank % torch.cuda.device_count() if parts.device == "cuda" else None
+    )
     model = FlatModel(parts.model, device)
     train_set = examples(data, "train", device, getattr(parts.config.data, "augment", ()))
     test_set = examples(data, "test", device)
@@ -161,7 +172,15 @@ def assemble(group: Group, parts: Parts) -> Federation:
     tests = parts.split.local_tests
     local_tests = None if tests is None else [torch.from_numpy(own).to(device) for own in tests]
     return Federation(
-        model, train_set, test_set, shards, parts.algorithm, scalars, group, data.classes, local_tests=local_tests
+        model,
+        train_set,
+        test_set,
+        shards,
+        parts.algorithm,
+        scalars,
+        group,
+        data.classes,
+        local_tests=local_tests,
     )
 
 

@@ -11,7 +11,16 @@ from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-NEITHER_GRID_NOR_NUMBERS = ("experiment", "scale", "results", "logger", "runtime", "force", "checkpoint", "hydra")
+NEITHER_GRID_NOR_NUMBERS = (
+    "experiment",
+    "scale",
+    "results",
+    "logger",
+    "runtime",
+    "force",
+    "checkpoint",
+    "hydra",
+)
 BUT_NUMBERS = ("runtime.threads", "runtime.device")
 
 
@@ -38,7 +47,11 @@ class GridSweeper(BasicSweeper):
             (plan,) = make_plans([(experiment, scale)], Path(results), 1, lambda done, wanted: None)
             planned = [job.words for job in plan.jobs]
         else:
-            planned = [experiment.job(cell, seed, scale) for cell in experiment.cells(scale) for seed in cell.seeds]
+            planned = [
+                experiment.job(cell, seed, scale)
+                for cell in experiment.cells(scale)
+                for seed in cell.seeds
+            ]
         jobs: dict[tuple[str, ...], list[str]] = {}
         for own in super().split_arguments(overrides, None)[0]:
             if "logger=wandb" in own and not any(word.startswith("logger.group=") for word in own):
@@ -49,13 +62,20 @@ class GridSweeper(BasicSweeper):
         batches = list(jobs.values())
         if scale == "laptop" and not self.as_planned:  # data that are not at hand are stood in for
             batches = [settle_job((words, 0, results)).words for words in batches]
-        return [batches] if max_batch_size is None else list(self.split_overrides_to_chunks(batches, max_batch_size))
+        return (
+            [batches]
+            if max_batch_size is None
+            else list(self.split_overrides_to_chunks(batches, max_batch_size))
+        )
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         if self.as_planned:
             choices, results = self.config.hydra.runtime.choices, self.config.results
             render = f"fedbench-tables {results} --only {choices.experiment} --scale {choices.get('scale') or 'paper'}"
-            print(f"{len(batch)} runs; afterwards `{render}` makes the table or figure of them", flush=True)
+            print(
+                f"{len(batch)} runs; afterwards `{render}` makes the table or figure of them",
+                flush=True,
+            )
         else:
             super().validate_batch_is_legal(batch)
 

@@ -47,7 +47,9 @@ class Nova(Mean):
             require(value in choices, key, value, nearest(str(value), choices))
 
     def coefficients(self, facts: Round) -> list[float]:
-        norms = facts.norms if self.normaliser == "norm" else [float(steps) for steps in facts.steps]
+        norms = (
+            facts.norms if self.normaliser == "norm" else [float(steps) for steps in facts.steps]
+        )
         official_prox = self.effective == "auto" and facts.proximal > 0 and facts.momentum == 0
         lengths = facts.steps if official_prox else norms
         effective = math.fsum(p * length for p, length in zip(facts.weights, lengths, strict=True))
@@ -70,13 +72,27 @@ class LeaveOthersOut(Mean):
 
     def __post_init__(self) -> None:
         variants = ("unbiased", "literal", "beta")
-        require(self.variant in variants, "algo.variant", self.variant, nearest(str(self.variant), variants))
-        require(0 <= self.beta < 1, "algo.beta", self.beta, "a number from 0 to below 1 is allowed (literal is 1)")
+        require(
+            self.variant in variants,
+            "algo.variant",
+            self.variant,
+            nearest(str(self.variant), variants),
+        )
+        require(
+            0 <= self.beta < 1,
+            "algo.beta",
+            self.beta,
+            "a number from 0 to below 1 is allowed (literal is 1)",
+        )
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Only the variant `beta` reads beta and normalise."""
         defaults = LeaveOthersOut()
-        return fields if self.variant == "beta" else {**fields, "beta": defaults.beta, "normalise": defaults.normalise}
+        return (
+            fields
+            if self.variant == "beta"
+            else {**fields, "beta": defaults.beta, "normalise": defaults.normalise}
+        )
 
     def coefficients(self, facts: Round) -> list[float]:
         p = facts.weights
@@ -85,10 +101,14 @@ class LeaveOthersOut(Mean):
         odds = [weight / (1.0 - weight) for weight in p]
         total, b = math.fsum(odds), 1.0 if self.variant == "literal" else self.beta
         scale = 1.0 / (1.0 - b) if self.variant == "beta" and self.normalise else 1.0
-        return [scale * weight * (1.0 - b * (total - own)) for weight, own in zip(p, odds, strict=True)]
+        return [
+            scale * weight * (1.0 - b * (total - own)) for weight, own in zip(p, odds, strict=True)
+        ]
 
 
-def solver_norm(steps: int, lr: float, momentum: float = 0.0, proximal: float = 0.0, nesterov: bool = False) -> float:
+def solver_norm(
+    steps: int, lr: float, momentum: float = 0.0, proximal: float = 0.0, nesterov: bool = False
+) -> float:
     """||a||_1 of a linear local solver, found by feeding it unit gradients.
 
     For plain SGD it is the number of steps; the recursion reproduces the closed forms of FedNova's paper for momentum

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedbench.algorithms.aggregate import Mean
-from fedbench.algorithms.modifier import Modifier, Scene, overrides
 from fedbench.algorithms.local_phases import Joint
+from fedbench.algorithms.modifier import Modifier, Scene, overrides
 from fedbench.algorithms.server_optimizer import Add
+from fedbench.config.schema import WEIGHTS, ClientSettings
 from fedbench.core.errors import BadInput, nearest, require
 from fedbench.core.flat_model import Selection
-from fedbench.config.schema import WEIGHTS, ClientSettings
 
 LOCAL_PARTS = ("none", "batchnorm", "head", "all")
 SCORINGS = ("per_client", "avg_bn", "mean_acc")
@@ -30,7 +30,9 @@ class Algorithm:
     pooled: bool = False
     modifiers: dict[str, Modifier] = field(default_factory=dict)
     scoring: str | None = None  # how clients' own models are scored; resolved by `bind`
-    projection: int | None = None  # width of the projection that the network gets, unless the model has its own
+    projection: int | None = (
+        None  # width of the projection that the network gets, unless the model has its own
+    )
     stamps: list[str] = field(default_factory=list)  # what a reader of the numbers must know
 
     shared: Selection = field(init=False)  # parameters that leave the client
@@ -47,7 +49,9 @@ class Algorithm:
         }[self.local]()
         self.shared = model.without(model.everything(), self.kept)
         if self.local == "head" and self.shared.size == 0:
-            raise BadInput(f"algo={self.name}: it needs a model with layers before the head, this one has none")
+            raise BadInput(
+                f"algo={self.name}: it needs a model with layers before the head, this one has none"
+            )
         scene = replace(scene, shared=self.shared, aggregate=self.aggregate)
         for name, modifier in self.modifiers.items():
             modifier.bind(scene, f"algo.modifiers.{name}")
@@ -59,15 +63,24 @@ class Algorithm:
     def _refuse(self, name: str, modifier: Modifier, scene: Scene) -> None:
         """Combinations that make no sense on this model, with the reason."""
         if self.shared.size == 0:
-            raise BadInput(f"modifier={name}: nothing leaves the client under algo={self.name}, so it has no meaning")
+            raise BadInput(
+                f"modifier={name}: nothing leaves the client under algo={self.name}, so it has no meaning"
+            )
         if modifier.where.size == 0:
-            raise BadInput(f"modifier={name}: its layers hold nothing that leaves the client under algo={self.name}")
+            raise BadInput(
+                f"modifier={name}: its layers hold nothing that leaves the client under algo={self.name}"
+            )
         reason = modifier.needs_plain_sgd
         require(
-            not reason or scene.momentum == 0, "client.momentum", scene.momentum, f"{name}: {reason}; only 0 is allowed"
+            not reason or scene.momentum == 0,
+            "client.momentum",
+            scene.momentum,
+            f"{name}: {reason}; only 0 is allowed",
         )
         if modifier.needs_global_model and any(piece.personal for piece in self.modifiers.values()):
-            raise BadInput(f"modifier={name}: it needs a global model, which the second phase of {self.name} has not")
+            raise BadInput(
+                f"modifier={name}: it needs a global model, which the second phase of {self.name} has not"
+            )
 
     def _resolve_scoring(self) -> None:
         if not self.personal:
@@ -76,7 +89,10 @@ class Algorithm:
             self.scoring = "per_client"
         fits = self.scoring != "avg_bn" or self.local == "batchnorm"
         require(
-            fits, "algo.scoring", self.scoring, "only batch norm can be averaged; per_client and mean_acc are allowed"
+            fits,
+            "algo.scoring",
+            self.scoring,
+            "only batch norm can be averaged; per_client and mean_acc are allowed",
         )
 
     @property
@@ -99,7 +115,12 @@ def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | No
     modifiers: dict[str, Modifier] = algo["modifiers"]
     weights = server_weights or algo["weights"]
     require(weights in WEIGHTS, "algo.weights", weights, nearest(weights, WEIGHTS))
-    require(algo["local"] in LOCAL_PARTS, "algo.local", algo["local"], nearest(str(algo["local"]), LOCAL_PARTS))
+    require(
+        algo["local"] in LOCAL_PARTS,
+        "algo.local",
+        algo["local"],
+        nearest(str(algo["local"]), LOCAL_PARTS),
+    )
     scoring = algo.get("scoring")
     require(scoring in (None, *SCORINGS), "algo.scoring", scoring, nearest(str(scoring), SCORINGS))
     _refuse_repetition(modifiers)
@@ -115,7 +136,9 @@ def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | No
         pooled=algo["pooled"],
         modifiers=dict(sorted(modifiers.items(), key=lambda item: (item[1].order, item[0]))),
         scoring=scoring,
-        projection=next((piece.projection_size for piece in modifiers.values() if piece.projection_size), None),
+        projection=next(
+            (piece.projection_size for piece in modifiers.values() if piece.projection_size), None
+        ),
         stamps=stamps,
     )
 
@@ -125,7 +148,9 @@ def _refuse_repetition(modifiers: dict[str, Modifier]) -> None:
     for name, piece in modifiers.items():
         if type(piece) in seen:
             first = seen[type(piece)]
-            raise BadInput(f"modifier={name}: it is the same correction as '{first}', which this algorithm has already")
+            raise BadInput(
+                f"modifier={name}: it is the same correction as '{first}', which this algorithm has already"
+            )
         seen[type(piece)] = name
 
 
@@ -133,7 +158,9 @@ def _refuse_two_corrections(modifiers: dict[str, Modifier]) -> None:
     """SCAFFOLD and FedDyn estimate the same gradient difference: together they would subtract it twice."""
     first, *more = [name for name, piece in modifiers.items() if overrides(piece, "shift")] or [""]
     if more:
-        raise BadInput(f"modifier={more[0]}: it corrects the same gradient as '{first}' of this algorithm does already")
+        raise BadInput(
+            f"modifier={more[0]}: it corrects the same gradient as '{first}' of this algorithm does already"
+        )
 
 
 def _refuse_adaptive(algo: dict[str, Any], client: ClientSettings) -> list[str]:
@@ -145,5 +172,7 @@ def _refuse_adaptive(algo: dict[str, Any], client: ClientSettings) -> list[str]:
         return []
     reason = f"{needing[0]} reads a mean gradient off the local path, which only sgd leaves there"
     if not algo["allow_adaptive"]:
-        raise BadInput(f"client.optimizer={client.optimizer}: {reason}; algo.allow_adaptive=true runs it all the same")
+        raise BadInput(
+            f"client.optimizer={client.optimizer}: {reason}; algo.allow_adaptive=true runs it all the same"
+        )
     return [f"adaptive client optimizer ({client.optimizer}) although {reason}"]

@@ -48,12 +48,38 @@ class Ecgr(Modifier):
     memory: float = 2.0
 
     def bind(self, scene: Scene, key: str) -> None:
-        require(self.select in SELECTIONS, f"{key}.select", self.select, nearest(str(self.select), SELECTIONS))
-        require(self.beta is None or 0 <= self.beta <= 1, f"{key}.beta", self.beta, "a number from 0 to 1 is allowed")
-        require(0 < self.ratio <= 1, f"{key}.ratio", self.ratio, "a number above 0, at most 1, is allowed")
-        require(0 < self.memory <= 1e9, f"{key}.memory", self.memory, "a number of GiB above 0 is allowed")
+        require(
+            self.select in SELECTIONS,
+            f"{key}.select",
+            self.select,
+            nearest(str(self.select), SELECTIONS),
+        )
+        require(
+            self.beta is None or 0 <= self.beta <= 1,
+            f"{key}.beta",
+            self.beta,
+            "a number from 0 to 1 is allowed",
+        )
+        require(
+            0 < self.ratio <= 1,
+            f"{key}.ratio",
+            self.ratio,
+            "a number above 0, at most 1, is allowed",
+        )
+        require(
+            0 < self.memory <= 1e9,
+            f"{key}.memory",
+            self.memory,
+            "a number of GiB above 0 is allowed",
+        )
         super().bind(scene, key)
-        self.damping = self.beta if self.beta is not None else 0.5 if isinstance(scene.aggregate, Nova) else 0.2
+        self.damping = (
+            self.beta
+            if self.beta is not None
+            else 0.5
+            if isinstance(scene.aggregate, Nova)
+            else 0.2
+        )
 
     @property
     def active(self) -> bool:
@@ -65,9 +91,15 @@ class Ecgr(Modifier):
 
     def check_room(self, steps: int, key: str, value: int) -> None:
         """The trace must fit into memory, or, past `memory`, into the folder of temporary files."""
-        size, total = 4 * steps * self.where.size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        size, total = (
+            4 * steps * self.where.size,
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        )
         folder = tempfile.gettempdir()
-        room, place = shutil.disk_usage(folder).total, f"the disk of {folder} (TMPDIR) and the memory"
+        room, place = (
+            shutil.disk_usage(folder).total,
+            f"the disk of {folder} (TMPDIR) and the memory",
+        )
         if size <= self.memory * GIBIBYTE:
             room, place = total, "the memory"
         products = 8 * steps**2  # of every two steps, always in memory
@@ -99,7 +131,9 @@ class Ecgr(Modifier):
             for steps in _differences(path, start):
                 gram.addmm_(steps, steps.T)
             chosen = select(gram, count, self.select)
-            coefficients = torch.full((len(path),), self.damping, dtype=torch.float64, device=path.device)
+            coefficients = torch.full(
+                (len(path),), self.damping, dtype=torch.float64, device=path.device
+            )
             coefficients[chosen] = 1.0
             length, damped = gram.sum().clamp(min=0.0), coefficients @ gram @ coefficients
             if damped > 0:  # else there is nothing to scale: the plain sum stands
@@ -119,7 +153,12 @@ def select(gram: Tensor, count: int, how: str) -> list[int]:
         return gram.diagonal().argsort(stable=True)[:count].tolist()
     if how == "exact":
         inner = gram.tolist()
-        return list(min(combinations(range(len(inner)), count), key=lambda c: sum(inner[i][j] for i in c for j in c)))
+        return list(
+            min(
+                combinations(range(len(inner)), count),
+                key=lambda c: sum(inner[i][j] for i in c for j in c),
+            )
+        )
     if how == "centred":
         means = gram.mean(dim=0)
         gram = gram - means[:, None] - means[None, :] + means.mean()
@@ -149,7 +188,9 @@ def _matrix(shape: tuple[int, int], like: Tensor, limit: float) -> Tensor:
         return like.new_empty(shape)
     with tempfile.NamedTemporaryFile(prefix="fedbench-trace-") as file:
         try:
-            os.posix_fallocate(file.fileno(), 0, size * like.element_size())  # a full disk says so here
+            os.posix_fallocate(
+                file.fileno(), 0, size * like.element_size()
+            )  # a full disk says so here
         except OSError as error:
             place = f"ECGR's trace in {file.name}; TMPDIR names another folder"
             raise OSError(error.errno, error.strerror, place) from error

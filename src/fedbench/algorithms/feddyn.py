@@ -29,7 +29,12 @@ class Dynamic(Modifier):
         return self.alpha
 
     def bind(self, scene: Scene, key: str) -> None:
-        require(1e-30 <= self.alpha <= 1e38, f"{key}.alpha", self.alpha, "a number from 1e-30 to 1e38 is allowed")
+        require(
+            1e-30 <= self.alpha <= 1e38,
+            f"{key}.alpha",
+            self.alpha,
+            "a number from 1e-30 to 1e38 is allowed",
+        )
         super().bind(scene, key)
 
     def init_client(self, model: FlatModel) -> State:
@@ -40,7 +45,9 @@ class Dynamic(Modifier):
 
     def begin(self, local: Local, memory: Memory) -> None:
         """-s_k - alpha * w does not change during the round; alpha * y is added in every step."""
-        memory.scratch["constant"] = memory.client["s"].neg().sub_(self.where.read(local.before), alpha=self.alpha)
+        memory.scratch["constant"] = (
+            memory.client["s"].neg().sub_(self.where.read(local.before), alpha=self.alpha)
+        )
 
     def grad(self, local: Local, memory: Memory) -> None:
         self.where.add(local.model.g, memory.scratch["constant"])

@@ -13,11 +13,11 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Round, Scene, State
-from fedbench.training.client import Adam
 from fedbench.core.errors import BadInput, require
 from fedbench.core.flat_model import FlatModel
-from fedbench.models.base import Model
 from fedbench.core.seeding import derive, torch_generator
+from fedbench.models.base import Model
+from fedbench.training.client import Adam
 
 MOST = 10**6  # of any of its sizes and counts
 
@@ -71,23 +71,37 @@ class Generator(Modifier):
             require(least <= value <= MOST, f"{key}.{name}", value, allowed)
         for name in ("alpha", "beta", "generator_decay"):
             value = getattr(self, name)
-            require(0 <= value <= 1e30, f"{key}.{name}", value, "a number from 0 to 1e30 is allowed")
+            require(
+                0 <= value <= 1e30, f"{key}.{name}", value, "a number from 0 to 1e30 is allowed"
+            )
         require(
             0 < self.generator_lr <= 1e30,
             f"{key}.generator_lr",
             self.generator_lr,
             "a number above 0, at most 1e30, is allowed",
         )
-        require(0 < self.decay <= 1, f"{key}.decay", self.decay, "a number above 0, at most 1, is allowed")
+        require(
+            0 < self.decay <= 1,
+            f"{key}.decay",
+            self.decay,
+            "a number above 0, at most 1, is allowed",
+        )
         super().bind(scene, key)
         model, head = scene.model, scene.model.module.head
         if not isinstance(head, nn.Linear):
-            raise BadInput(f"{key.replace('modifiers.', '')}: it needs a model whose head is one linear layer")
+            raise BadInput(
+                f"{key.replace('modifiers.', '')}: it needs a model whose head is one linear layer"
+            )
         self.seed, self.classes, self.head = scene.seed, scene.classes, head
-        self.weight, self.bias = model.place(head.weight), None if head.bias is None else model.place(head.bias)
+        self.weight, self.bias = (
+            model.place(head.weight),
+            None if head.bias is None else model.place(head.bias),
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(scene.seed, "generator"))
-            network = Network(self.noise, scene.classes, self.hidden, head.in_features).to(model.w.dtype)
+            network = Network(self.noise, scene.classes, self.hidden, head.in_features).to(
+                model.w.dtype
+            )
         self.flat = FlatModel(network, model.device)
 
     def extra_floats(self) -> tuple[int, int]:
@@ -147,7 +161,9 @@ class Generator(Modifier):
         flat = self.flat
         flat.module.train()
         optimizer = Adam(
-            [flat.parameter], lr=self.generator_lr * self.decay**facts.index, weight_decay=self.generator_decay
+            [flat.parameter],
+            lr=self.generator_lr * self.decay**facts.index,
+            weight_decay=self.generator_decay,
         )
         optimizer.state[flat.parameter] = {
             "step": state["t"].clone(),
@@ -156,7 +172,9 @@ class Generator(Modifier):
         }
         draw = torch_generator(self.seed, "generator training", facts.index)
         for _ in range(self.generator_steps):
-            y = choices[torch.randint(len(choices), (self.batch,), generator=draw).to(choices.device)]
+            y = choices[
+                torch.randint(len(choices), (self.batch,), generator=draw).to(choices.device)
+            ]
             noise = torch.rand(self.batch, self.noise, generator=draw).to(heads)
             flat.g.zero_()
             z = flat.module(noise, y)
@@ -164,7 +182,12 @@ class Generator(Modifier):
             optimizer.step()
         moments = optimizer.state[flat.parameter]
         new = {"m": moments["exp_avg"], "v": moments["exp_avg_sq"], "t": moments["step"]}
-        return {"w": flat.w.clone(), "b": flat.b.clone(), "labels": torch.maximum(state["labels"], present), **new}
+        return {
+            "w": flat.w.clone(),
+            "b": flat.b.clone(),
+            "labels": torch.maximum(state["labels"], present),
+            **new,
+        }
 
     def _teachers(self, heads: Tensor, z: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """sum_k mean_b u_{k,y_b} CE(head_k(z_b), y_b), with the clients' own classifiers."""
@@ -173,7 +196,9 @@ class Generator(Modifier):
         logits = torch.einsum("kcf,bf->kbc", matrices, z)
         if self.bias is not None:
             logits = logits + heads[:, None, size:]
-        losses = functional.cross_entropy(logits.flatten(0, 1), y.repeat(len(heads)), reduction="none")
+        losses = functional.cross_entropy(
+            logits.flatten(0, 1), y.repeat(len(heads)), reduction="none"
+        )
         return (weights[:, y] * losses.reshape(len(heads), -1)).mean(dim=1).sum()
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedbench.algorithms.modifier import Allocation, Local, Memory, Modifier, Round, Scene
 from fedbench.core.errors import nearest, require
-from fedbench.parallel.exchange import gather, weighted_sum
 from fedbench.core.seeding import torch_generator
+from fedbench.parallel.exchange import gather, weighted_sum
 
 if TYPE_CHECKING:
     from fedbench.training.federation import Federation
@@ -76,7 +76,11 @@ class Gsnr(Modifier):
 
     @property
     def needs_plain_sgd(self) -> str:
-        return "with variant=first there is one step a round and nothing to sum up" if self.variant == "first" else ""
+        return (
+            "with variant=first there is one step a round and nothing to sum up"
+            if self.variant == "first"
+            else ""
+        )
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         """A run without interpolation is what it was before there was one; null stands for the training batch."""
@@ -90,16 +94,24 @@ class Gsnr(Modifier):
     def extra_gradients(self, facts: Round) -> int:
         return int(sum(facts.notes["gsnr_examples"]))
 
-    def num_steps(self, federation: Federation, index: int, cohort: list[int], steps: list[int]) -> Allocation:
+    def num_steps(
+        self, federation: Federation, index: int, cohort: list[int], steps: list[int]
+    ) -> Allocation:
         divisors = [
-            min(self.batch or federation.sampler.size(federation.sizes[k]), federation.sizes[k]) for k in cohort
+            min(self.batch or federation.sampler.size(federation.sizes[k]), federation.sizes[k])
+            for k in cohort
         ]
         examples = divisors if self.samples == "batch" else [federation.sizes[k] for k in cohort]
         ratios, scores = self._ratios(federation, index, cohort, divisors, examples)
         taken = self._allocate(ratios)
-        if not any(taken):  # every gradient is zero (or every alg1 share rounds to nothing): train as planned
+        if not any(
+            taken
+        ):  # every gradient is zero (or every alg1 share rounds to nothing): train as planned
             taken = [1 if self.variant == "first" else self.steps] * len(cohort)
-        return Allocation(taken, {"gsnr": scores, "gsnr_ratio": ratios, "gsnr_examples": [float(n) for n in examples]})
+        return Allocation(
+            taken,
+            {"gsnr": scores, "gsnr_ratio": ratios, "gsnr_examples": [float(n) for n in examples]},
+        )
 
     def _allocate(self, ratios: list[float]) -> list[int]:
         if self.variant == "first":
@@ -115,7 +127,12 @@ class Gsnr(Modifier):
             local.update.mul_(self.steps * (local.notes["gsnr_ratio"] or 1.0))
 
     def _ratios(
-        self, federation: Federation, index: int, cohort: list[int], divisors: list[int], examples: list[int]
+        self,
+        federation: Federation,
+        index: int,
+        cohort: list[int],
+        divisors: list[int],
+        examples: list[int],
     ) -> tuple[list[float], list[float]]:
         """n_k and r_k. Every rank has the moments of its own clients; only sums and a few numbers are exchanged."""
         size, group, kind = self.where.size, federation.group, federation.state.w.dtype
@@ -136,12 +153,16 @@ class Gsnr(Modifier):
         found = gather(group, torch.tensor(rows, dtype=torch.float64).reshape(len(mine), 2), owners)
         return found[:, 0].tolist(), found[:, 1].tolist()
 
-    def _moments(self, federation: Federation, index: int, client: int, count: int) -> tuple[Tensor, Tensor]:
+    def _moments(
+        self, federation: Federation, index: int, client: int, count: int
+    ) -> tuple[Tensor, Tensor]:
         """Of the gradients of the data loss, with weight decay and control variates, at what the client receives."""
         own = federation.shards[client]
         before, memories = federation.state.receive(client)
         if count < len(own):
-            generator = torch_generator(federation.settings.seed, "gradient statistics", index, client)
+            generator = torch_generator(
+                federation.settings.seed, "gradient statistics", index, client
+            )
             own = own[torch.randperm(len(own), generator=generator)[:count].to(own.device)]
         mean, variance = federation.trainer.gradient_moments(own)
         mean.add_(before, alpha=federation.settings.client.weight_decay)
@@ -150,12 +171,16 @@ class Gsnr(Modifier):
         return self.where.read(mean), self.where.read(variance)
 
 
-def statistic(m: Tensor, s: Tensor, mean: Tensor, variance: Tensor, batch: int) -> tuple[float, float]:
+def statistic(
+    m: Tensor, s: Tensor, mean: Tensor, variance: Tensor, batch: int
+) -> tuple[float, float]:
     """n_k and r_k of a client with moments m, s."""
     m, s, mean, variance = (vector.to("cpu", torch.float64) for vector in (m, s, mean, variance))
     inner = float(m @ mean + (s * variance).sqrt().sum() / batch)
     own, whole = float(m @ m + s.sum() / batch), float(mean @ mean + variance.sum() / batch)
-    ratio = max(0.0, inner / own) if own > 0 and math.isfinite(inner) and math.isfinite(own) else 0.0
+    ratio = (
+        max(0.0, inner / own) if own > 0 and math.isfinite(inner) and math.isfinite(own) else 0.0
+    )
     rest = own * whole - inner * inner
     score = max(0.0, inner / math.sqrt(rest)) if rest > 0 else math.inf if inner > 0 else 0.0
     return ratio, score
@@ -166,7 +191,9 @@ def mixed(shares: list[float], steps: int, interpolation: float) -> list[float]:
     return [(1.0 - interpolation) * share + interpolation * steps for share in shares]
 
 
-def allocate(ratios: list[float], steps: int, rounding: str = "largest", interpolation: float = 0.0) -> list[int]:
+def allocate(
+    ratios: list[float], steps: int, rounding: str = "largest", interpolation: float = 0.0
+) -> list[int]:
     """Whole steps in proportion to the ratios, or between that and equality; N * steps in all with `largest`."""
     total, budget = math.fsum(ratios), len(ratios) * steps
     if total <= 0:
@@ -179,5 +206,7 @@ def allocate(ratios: list[float], steps: int, rounding: str = "largest", interpo
         while sum(taken) < budget:
             taken[max(active, key=lambda i: (shares[i] - taken[i], -i))] += 1
         while sum(taken) > budget:
-            taken[max((i for i in active if taken[i] > 1), key=lambda i: (taken[i] - shares[i], -i))] -= 1
+            taken[
+                max((i for i in active if taken[i] > 1), key=lambda i: (taken[i] - shares[i], -i))
+            ] -= 1
     return taken

@@ -32,7 +32,12 @@ class Calibration(Modifier):
 
     def bind(self, scene: Scene, key: str) -> None:
         require(0 <= self.tau <= 1e30, f"{key}.tau", self.tau, "a number from 0 to 1e30 is allowed")
-        require(self.variant in VARIANTS, f"{key}.variant", self.variant, nearest(str(self.variant), VARIANTS))
+        require(
+            self.variant in VARIANTS,
+            f"{key}.variant",
+            self.variant,
+            nearest(str(self.variant), VARIANTS),
+        )
         super().bind(scene, key)
         self.classes = scene.classes
 
@@ -50,6 +55,9 @@ class Calibration(Modifier):
         if self.variant == "softmax":
             local.batch.each = functional.cross_entropy(calibrated, y, reduction="none")
         else:
-            true, others = calibrated.gather(1, y[:, None]), calibrated.scatter(1, y[:, None], -torch.inf)
+            true, others = (
+                calibrated.gather(1, y[:, None]),
+                calibrated.scatter(1, y[:, None], -torch.inf),
+            )
             local.batch.each = others.logsumexp(dim=1) - true[:, 0]
         return local.batch.each.mean()

@@ -34,12 +34,25 @@ class LeaveOneOut(Modifier):
     alpha_max: float = 0.9
 
     def bind(self, scene: Scene, key: str) -> None:
-        require(self.alpha_mode in MODES, f"{key}.alpha_mode", self.alpha_mode, nearest(str(self.alpha_mode), MODES))
-        require(0 <= self.alpha_max <= 1, f"{key}.alpha_max", self.alpha_max, "a number from 0 to 1 is allowed")
+        require(
+            self.alpha_mode in MODES,
+            f"{key}.alpha_mode",
+            self.alpha_mode,
+            nearest(str(self.alpha_mode), MODES),
+        )
+        require(
+            0 <= self.alpha_max <= 1,
+            f"{key}.alpha_max",
+            self.alpha_max,
+            "a number from 0 to 1 is allowed",
+        )
         allowed = f"a number from 0 to alpha_max, {self.alpha_max:g}, is allowed"
         require(0 <= self.alpha <= self.alpha_max, f"{key}.alpha", self.alpha, allowed)
         require(
-            0 <= self.alpha_rate <= 1e30, f"{key}.alpha_rate", self.alpha_rate, "a number from 0 to 1e30 is allowed"
+            0 <= self.alpha_rate <= 1e30,
+            f"{key}.alpha_rate",
+            self.alpha_rate,
+            "a number from 0 to 1e30 is allowed",
         )
         super().bind(scene, key)
 

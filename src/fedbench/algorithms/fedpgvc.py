@@ -41,7 +41,12 @@ class Pgvc(Modifier):
 
     def bind(self, scene: Scene, key: str) -> None:
         require(self.rho in READINGS, f"{key}.rho", self.rho, nearest(str(self.rho), READINGS))
-        require(0 < self.sigma <= 1e6, f"{key}.sigma", self.sigma, "a number above 0, at most 1e6, is allowed")
+        require(
+            0 < self.sigma <= 1e6,
+            f"{key}.sigma",
+            self.sigma,
+            "a number above 0, at most 1e6, is allowed",
+        )
         count = len(scene.model.layers)
         allowed = f"the model has {count} layers with weights, so 0 to {count} are allowed"
         require(0 <= self.skip <= count, f"{key}.skip", self.skip, allowed)
@@ -56,11 +61,17 @@ class Pgvc(Modifier):
 
     @property
     def needs_plain_sgd(self) -> str:
-        return "" if self.rho == "code" else "its steps on the last layers are no gradients that momentum may sum up"
+        return (
+            ""
+            if self.rho == "code"
+            else "its steps on the last layers are no gradients that momentum may sum up"
+        )
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         known = fields if self.rho == "norm" else {**fields, "sigma": None}
-        return known if self.skip else {key: value for key, value in known.items() if key != "skip"}  # a later field
+        return (
+            known if self.skip else {key: value for key, value in known.items() if key != "skip"}
+        )  # a later field
 
     def extra_gradients(self, facts: Round) -> int:
         return sum(facts.samples) if self.rho == "code" else 0
@@ -71,7 +82,9 @@ class Pgvc(Modifier):
             return
         each = local.batch.each
         weights = each.detach() / len(each)
-        memory.scratch["rho"] = flatten(torch.autograd.grad(each, self.inputs, weights, retain_graph=True))
+        memory.scratch["rho"] = flatten(
+            torch.autograd.grad(each, self.inputs, weights, retain_graph=True)
+        )
 
     def grad(self, local: Local, memory: Memory) -> None:
         if self.rho == "code" or local.shared_frozen:
@@ -104,10 +117,14 @@ class Pgvc(Modifier):
         if self.rho != "code":
             return
         model, trainer = local.model, local.trainer
-        numbers = [number for number in self.numbers if number < min(local.samples, len(model.places))]
+        numbers = [
+            number for number in self.numbers if number < min(local.samples, len(model.places))
+        ]
         if not numbers:
             return
-        summed = local.samples * trainer.gradient(local.own, only=[model.places[number][0] for number in numbers])
+        summed = local.samples * trainer.gradient(
+            local.own, only=[model.places[number][0] for number in numbers]
+        )
         for number in numbers:
             x, y = trainer.train.batch(local.own[number : number + 1])
             with torch.no_grad():

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Round, Scene, State, masked
+from fedbench.algorithms.modifier import (
+    Finished,
+    Local,
+    Memory,
+    Modifier,
+    Round,
+    Scene,
+    State,
+    masked,
+)
 from fedbench.core.errors import nearest, require
 from fedbench.core.flat_model import FlatModel
 
@@ -31,7 +40,12 @@ class Pmvr(Modifier):
     skip: int = 0  # layers at the end that are left out before `layers` are counted
 
     def bind(self, scene: Scene, key: str) -> None:
-        require(self.variant in VARIANTS, f"{key}.variant", self.variant, nearest(str(self.variant), VARIANTS))
+        require(
+            self.variant in VARIANTS,
+            f"{key}.variant",
+            self.variant,
+            nearest(str(self.variant), VARIANTS),
+        )
         require(0 <= self.alpha <= 1, f"{key}.alpha", self.alpha, "a number from 0 to 1 is allowed")
         count = len(scene.model.layers)
         allowed = f"the model has {count} layers with weights, so 0 to {count} are allowed"
@@ -40,12 +54,16 @@ class Pmvr(Modifier):
         self.rest = scene.model.without(scene.model.everything(), self.where)
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return fields if self.skip else {key: value for key, value in fields.items() if key != "skip"}  # a later field
+        return (
+            fields if self.skip else {key: value for key, value in fields.items() if key != "skip"}
+        )  # a later field
 
     @property
     def active(self) -> bool:
         """With alpha 0, `alg1` still takes its step outside the last layers."""
-        return self.variant == "alg1" or (self.layers != 0 and self.alpha != 0 and self.variant != "code")
+        return self.variant == "alg1" or (
+            self.layers != 0 and self.alpha != 0 and self.variant != "code"
+        )
 
     @property
     def remembers(self) -> bool:
@@ -63,7 +81,11 @@ class Pmvr(Modifier):
 
     def grad(self, local: Local, memory: Memory) -> None:
         if self.variant == "eq12":
-            m = memory.scratch["m"].mul_(self.alpha).add_(self.where.read(local.model.g), alpha=1 - self.alpha)
+            m = (
+                memory.scratch["m"]
+                .mul_(self.alpha)
+                .add_(self.where.read(local.model.g), alpha=1 - self.alpha)
+            )
             self.where.write(local.model.g, m)
 
     def update(self, local: Local, memory: Memory) -> None:

@@ -28,7 +28,12 @@ class Prox(Modifier):
         return self.mu
 
     def bind(self, scene: Scene, key: str) -> None:
-        require(0.0 <= self.mu <= 1e38, f"{key}.mu", self.mu, "a finite number of at least 0, at most 1e38, is allowed")
+        require(
+            0.0 <= self.mu <= 1e38,
+            f"{key}.mu",
+            self.mu,
+            "a finite number of at least 0, at most 1e38, is allowed",
+        )
         super().bind(scene, key)
 
     def grad(self, local: Local, memory: Memory) -> None:

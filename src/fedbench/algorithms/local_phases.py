@@ -23,7 +23,9 @@ class Phase:
         slice run in evaluation mode, which keeps their batch-norm statistics.
         """
         if self.trained is None:
-            if not model.module.training:  # it walks through all modules, which a client of two steps notices
+            if (
+                not model.module.training
+            ):  # it walks through all modules, which a client of two steps notices
                 model.module.train()
             return model.parameter
         for parameter, start, stop in model.places:

@@ -52,8 +52,12 @@ class Round:
     proximal: float = 0.0
     rounds: int = 1  # of the whole run
     server_lr: float = 1.0
-    asked: list[int] = field(default_factory=list)  # the cohort, and the clients that were then left out of it
-    notes: dict[str, list[float]] = field(default_factory=dict)  # for the record, a number for each of `asked`
+    asked: list[int] = field(
+        default_factory=list
+    )  # the cohort, and the clients that were then left out of it
+    notes: dict[str, list[float]] = field(
+        default_factory=dict
+    )  # for the record, a number for each of `asked`
 
 
 @dataclass
@@ -115,7 +119,9 @@ class Finished:
     client: State = field(default_factory=dict)  # the client's new memory
     upload: Tensor | None = None  # reduced over the cohort with `upload_weights`
     numbers: list[float] = field(default_factory=list)  # for the record, named by `records`
-    chosen: list[int] = field(default_factory=list)  # for the record: step numbers, named by `records_steps`
+    chosen: list[int] = field(
+        default_factory=list
+    )  # for the record: step numbers, named by `records_steps`
 
 
 @dataclass
@@ -130,13 +136,21 @@ class Modifier:
     """Hooks with no-op defaults. A subclass is a dataclass of its hyper-parameters."""
 
     order: ClassVar[int] = 0  # modifiers act in this order, whatever the order on the command line
-    update_first: ClassVar[bool] = False  # its `update` puts a new one together, so it comes before all others'
-    needs_linear_solver: ClassVar[bool] = False  # its mathematics reads a mean gradient off the local path
+    update_first: ClassVar[bool] = (
+        False  # its `update` puts a new one together, so it comes before all others'
+    )
+    needs_linear_solver: ClassVar[bool] = (
+        False  # its mathematics reads a mean gradient off the local path
+    )
     needs_global_model: ClassVar[bool] = False  # it compares clients that start from the same model
     needs_embedding: ClassVar[bool] = False  # its `loss` reads `local.batch.embedding`
-    personal: ClassVar[bool] = False  # clients have models of their own although all parameters leave them
+    personal: ClassVar[bool] = (
+        False  # clients have models of their own although all parameters leave them
+    )
     collects: ClassVar[bool] = False  # `server` gets every client's upload instead of their sum
-    records: ClassVar[tuple[str, ...]] = ()  # columns that it adds to the metrics, a number a client each
+    records: ClassVar[
+        tuple[str, ...]
+    ] = ()  # columns that it adds to the metrics, a number a client each
     records_steps: ClassVar[str] = ""  # a column of step numbers a client
 
     where: Selection  # the coordinates that it touches, set by `bind`
@@ -206,7 +220,9 @@ class Modifier:
         """The memory of a client that has never taken part."""
         return {}
 
-    def num_steps(self, federation: Federation, index: int, cohort: list[int], steps: list[int]) -> Allocation:
+    def num_steps(
+        self, federation: Federation, index: int, cohort: list[int], steps: list[int]
+    ) -> Allocation:
         """Local steps of every cohort member; a client with none is left out of the round. All ranks call it."""
         return Allocation(steps)
 

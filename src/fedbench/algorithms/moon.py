@@ -66,8 +66,12 @@ class Contrast(Modifier):
         if not memory.client:
             return loss
         with torch.no_grad():
-            received, previous = (twin.module.embed(local.batch.x) for twin in (self.received, self.previous))
-        return loss + self.mu * contrastive(local.batch.embedding, received, previous, self.temperature)
+            received, previous = (
+                twin.module.embed(local.batch.x) for twin in (self.received, self.previous)
+            )
+        return loss + self.mu * contrastive(
+            local.batch.embedding, received, previous, self.temperature
+        )
 
     def finish(self, local: Local, memory: Memory) -> Finished:
         return Finished(client={"w": local.model.w.clone(), "b": local.model.b.clone()})

@@ -16,8 +16,8 @@ from torch import Tensor
 from fedbench.algorithms.aggregate import Mean
 from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Round, Scene, State
 from fedbench.core.errors import require
-from fedbench.parallel.exchange import Exchange
 from fedbench.core.flat_model import FlatModel
+from fedbench.parallel.exchange import Exchange
 
 if TYPE_CHECKING:
     from fedbench.training.federation import Federation
@@ -57,7 +57,9 @@ class Similarity(Modifier):
     warmup: float = 0.5
 
     def bind(self, scene: Scene, key: str) -> None:
-        require(0 <= self.warmup <= 1, f"{key}.warmup", self.warmup, "a number from 0 to 1 is allowed")
+        require(
+            0 <= self.warmup <= 1, f"{key}.warmup", self.warmup, "a number from 0 to 1 is allowed"
+        )
         super().bind(scene, key)
         self.name, self.clients, self.rounds = key.split(".")[-1], scene.clients, scene.rounds
         self.body = scene.model.select([(0, scene.model.layers[-1].start)])
@@ -106,7 +108,9 @@ class Similarity(Modifier):
             return state
         similarity = state["similarity"].clone()
         cohort = torch.tensor(facts.cohort, device=similarity.device)
-        met = similarities(uploaded.double().reshape(len(cohort), self.classes, -1)).to(similarity.device)
+        met = similarities(uploaded.double().reshape(len(cohort), self.classes, -1)).to(
+            similarity.device
+        )
         similarity[cohort[:, None], cohort] = met
         return {"similarity": similarity}
 
@@ -114,7 +118,9 @@ class Similarity(Modifier):
 def similarities(classifiers: Tensor) -> Tensor:
     """[K, C, F] -> [K, K]: the mean over classes of the cosine of two classifiers' rows, at least 0."""
     directions = functional.normalize(classifiers, dim=2)
-    return torch.einsum("icf,jcf->ij", directions, directions).div(classifiers.shape[1]).clamp(min=0.0)
+    return (
+        torch.einsum("icf,jcf->ij", directions, directions).div(classifiers.shape[1]).clamp(min=0.0)
+    )
 
 
 def mixture(similarity: Tensor) -> Tensor:

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Round, Scene, State, masked
+from fedbench.algorithms.modifier import (
+    Finished,
+    Local,
+    Memory,
+    Modifier,
+    Round,
+    Scene,
+    State,
+    masked,
+)
 from fedbench.core.errors import nearest, require
 from fedbench.core.flat_model import FlatModel
 

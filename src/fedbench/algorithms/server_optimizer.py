@@ -21,7 +21,9 @@ class Add:
     def init(self, weights: Tensor) -> State:
         return {}
 
-    def step(self, facts: Round, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(
+        self, facts: Round, weights: Tensor, update: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         """The direction to move along from the shared `weights`, and the new state."""
         return update, state
 
@@ -52,12 +54,16 @@ class Momentum(Add):
             self.momentum,
             "a number from 0 to below 1 is allowed",
         )
-        require(self.variant in VARIANTS, "algo.variant", self.variant, nearest(self.variant, VARIANTS))
+        require(
+            self.variant in VARIANTS, "algo.variant", self.variant, nearest(self.variant, VARIANTS)
+        )
 
     def init(self, weights: Tensor) -> State:
         return {"v": weights.new_zeros(weights.shape)}
 
-    def step(self, facts: Round, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(
+        self, facts: Round, weights: Tensor, update: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         fresh = 1.0 - self.momentum if self.variant == "ema" else 1.0
         v = self.momentum * state["v"] + fresh * update
         direction = update + self.momentum * v if self.variant == "nesterov" else v
@@ -77,7 +83,9 @@ class Dynamic(Add):
     def init(self, weights: Tensor) -> State:
         return {"h": weights.new_zeros(weights.shape), "mean_active": weights.clone()}
 
-    def step(self, facts: Round, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(
+        self, facts: Round, weights: Tensor, update: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         h = state["h"] - self.alpha * math.fsum(facts.shares) * update
         return update - h / self.alpha, {"h": h, "mean_active": weights + update}
 
@@ -98,7 +106,9 @@ class Eq16(Add):
     def identity(self, fields: dict[str, Any], lr: float) -> dict[str, Any]:
         return {**fields, "literal": self.literal and lr != 1.0}
 
-    def step(self, facts: Round, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(
+        self, facts: Round, weights: Tensor, update: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         if not self.literal or facts.server_lr == 1.0:  # the readings agree then, to the last bit
             return update, state
         return ((1.0 - facts.server_lr) * weights + update) / facts.server_lr, state

@@ -15,7 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-SHORTEST = 4  # characters; a shorter value, such as a digit, stands in too many words to be replaced
+SHORTEST = (
+    4  # characters; a shorter value, such as a digit, stands in too many words to be replaced
+)
 
 
 def shown(composed: DictConfig) -> Any:
@@ -46,7 +48,8 @@ def put_in(value: Any, real: Any, masked: Any) -> Any:
     """`value`, with what is masked where the real configuration and the masked one differ."""
     if isinstance(value, dict) and isinstance(real, dict) and isinstance(masked, dict):
         return {
-            key: put_in(inner, real[key], masked.get(key)) if key in real else inner for key, inner in value.items()
+            key: put_in(inner, real[key], masked.get(key)) if key in real else inner
+            for key, inner in value.items()
         }
     return value if real == masked else masked
 
@@ -73,7 +76,11 @@ class Values:
 def hidden_by_name(text: str, words: list[str]) -> str:
     """The same for a configuration that could not be composed: of the variables that the words name."""
     names = re.findall(r"oc\.env:\s*(\w+)", " ".join(words))
-    values = {os.environ[name]: f"${{oc.env:{name}}}" for name in names if len(os.environ.get(name, "")) >= SHORTEST}
+    values = {
+        os.environ[name]: f"${{oc.env:{name}}}"
+        for name in names
+        if len(os.environ.get(name, "")) >= SHORTEST
+    }
     return _replaced(text, values)
 
 

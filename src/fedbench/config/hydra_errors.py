@@ -50,7 +50,9 @@ def explain(error: Exception, arguments: list[str]) -> str:
     merged = re.search(r"Error merging override (([^\s=]+)=.*)", text)
     if merged:
         return f"{merged.group(1)}: {_section(merged.group(2), known_keys(arguments))}"
-    gone = re.search(r"Could not delete from config\. '([^']+)'|Could not delete\. No match for '([^']+)'", text)
+    gone = re.search(
+        r"Could not delete from config\. '([^']+)'|Could not delete\. No match for '([^']+)'", text
+    )
     if gone:
         return _unknown_key(gone.group(1) or gone.group(2), arguments)
     if "Config group override must be" in text:
@@ -62,20 +64,28 @@ def explain(error: Exception, arguments: list[str]) -> str:
     missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
     if missing and isinstance(error, HydraException | MissingConfigException):
         path = missing.group(1)
-        return _missing_plugin(path, text) if path.startswith("hydra/") else _missing_choice(path, arguments)
+        return (
+            _missing_plugin(path, text)
+            if path.startswith("hydra/")
+            else _missing_choice(path, arguments)
+        )
     unknown = re.search(r"Could not override '([^']+)'", text) or re.search(
         r"No match in the defaults list.*?'([^']+)'", text
     )
     if unknown:
         return _unknown_key(unknown.group(1), arguments)
-    return " ".join(line.strip() for line in text.splitlines() if line.strip() and "https://" not in line)
+    return " ".join(
+        line.strip() for line in text.splitlines() if line.strip() and "https://" not in line
+    )
 
 
 def _not_a_choice(arguments: list[str]) -> str:
     """`scale=null` or `data=3`: what was given for a group is not the name of a file."""
     for word in arguments:
         group, _, value = word.partition("=")
-        if (config_folder() / group).is_dir() and not re.fullmatch(r"[\[A-Za-z_].*", value.replace("null", "")):
+        if (config_folder() / group).is_dir() and not re.fullmatch(
+            r"[\[A-Za-z_].*", value.replace("null", "")
+        ):
             return _missing_choice(f"{group}/{value}", arguments).replace(
                 "did you mean", "name a file, or leave it out; did you mean"
             )
@@ -96,7 +106,9 @@ def _missing_choice(path: str, arguments: list[str]) -> str:
     group, _, choice = path.partition("/")
     choices = []
     for folder in (config_folder() / group, *(own / group for own in own_folders(arguments))):
-        files = [file for file in folder.rglob("*.yaml") if file.stem[0] != "_"]  # those are parts of others
+        files = [
+            file for file in folder.rglob("*.yaml") if file.stem[0] != "_"
+        ]  # those are parts of others
         choices += [str(file.relative_to(folder).with_suffix("")) for file in files]
     if not choices:
         return f"{path}: there is no such file in the configuration"
@@ -111,10 +123,15 @@ def own_folders(arguments: list[str]) -> list[Path]:
 
 def _unreadable_preset(error: yaml.YAMLError | UnicodeDecodeError, arguments: list[str]) -> str:
     """A preset that is no YAML: where, and what is wrong with it."""
-    place, reason = getattr(error, "problem_mark", None), getattr(error, "problem", None) or str(error)
+    place, reason = (
+        getattr(error, "problem_mark", None),
+        getattr(error, "problem", None) or str(error),
+    )
     file = place.name if place else getattr(error, "name", None)
     if file is None:  # text in another encoding: nobody says which file
-        files = [file for folder in own_folders(arguments) for file in sorted(folder.rglob("*.yaml"))]
+        files = [
+            file for folder in own_folders(arguments) for file in sorted(folder.rglob("*.yaml"))
+        ]
         file = next((file for file in files if not _is_text(file)), "a preset")
     line = f", line {place.line + 1}" if place else ""
     return f"{file}{line}: a YAML file in UTF-8 is allowed ({' '.join(reason.split())})"
@@ -131,8 +148,16 @@ def _is_text(file: Path) -> bool:
 def _unknown_key(key: str, arguments: list[str]) -> str:
     known = known_keys(arguments)
     if key in known:  # it would be there, but for another word
-        deleted = [word for word in arguments if word.startswith("~") and f"{key}.".startswith(f"{word[1:]}.")]
-        return f"unknown key '{key}': {deleted[0]} deletes it" if deleted else f"{key}: {_section(key, known)}"
+        deleted = [
+            word
+            for word in arguments
+            if word.startswith("~") and f"{key}.".startswith(f"{word[1:]}.")
+        ]
+        return (
+            f"unknown key '{key}': {deleted[0]} deletes it"
+            if deleted
+            else f"{key}: {_section(key, known)}"
+        )
     modifier = re.match(r"algo\.modifiers\.(\w+)", key)
     if modifier and not any(name.startswith(f"{modifier.group()}.") for name in known):
         name = modifier.group(1)
@@ -151,7 +176,11 @@ def _section(key: str, known: list[str]) -> str:
     if (config_folder() / key).is_dir():
         return f"a name is allowed, not keys of one's own; see conf/{key}"
     inside = [name for name in known if name.startswith(f"{key}.")]
-    return f"it is a section with keys of its own, such as {inside[0]}" if inside else "a single value is allowed"
+    return (
+        f"it is a section with keys of its own, such as {inside[0]}"
+        if inside
+        else "a single value is allowed"
+    )
 
 
 def check_words(arguments: list[str]) -> None:
@@ -176,23 +205,31 @@ def check_torchrun() -> None:
         return
     numbers = {key: os.environ.get(key, "") for key in ("WORLD_SIZE", "RANK", "MASTER_PORT")}
     for key, value in numbers.items():
-        allowed = (
-            "torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; a number is allowed here, or none of them"
-        )
+        allowed = "torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; a number is allowed here, or none of them"
         require(value.isdecimal(), f"environment: {key}", value, allowed)
     rank, size = int(numbers["RANK"]), int(numbers["WORLD_SIZE"])
-    require(rank < size, "environment: RANK", rank, f"a number below WORLD_SIZE, {size}, is allowed")
+    require(
+        rank < size, "environment: RANK", rank, f"a number below WORLD_SIZE, {size}, is allowed"
+    )
 
 
 def options_first(arguments: list[str]) -> list[str]:
     """Options with their values in front of the words: Hydra takes key=value words only in one piece."""
-    actions = {name: action for action in get_args_parser()._actions for name in action.option_strings}
+    actions = {
+        name: action for action in get_args_parser()._actions for name in action.option_strings
+    }
     options, words, rest = [], [], list(arguments)
     while rest:
         word = rest.pop(0)
         (options if word.startswith("-") else words).append(word)
         action = actions.get(word)
-        if action and rest and (action.nargs is None or (action.nargs == "?" and rest[0] in (action.choices or ()))):
+        if (
+            action
+            and rest
+            and (
+                action.nargs is None or (action.nargs == "?" and rest[0] in (action.choices or ()))
+            )
+        ):
             options.append(rest.pop(0))
     return options + words
 
@@ -216,7 +253,9 @@ def _check_choice(group: str, choice: object, word: str) -> None:
 def known_keys(arguments: list[str]) -> list[str]:
     """Every key of the configuration that the chosen groups make, with the folders of groups."""
     groups = {folder.name for folder in config_folder().iterdir() if folder.is_dir()}
-    chosen = [word for word in arguments if word.split("=")[0] in groups and "," not in word.split("[")[0]]
+    chosen = [
+        word for word in arguments if word.split("=")[0] in groups and "," not in word.split("[")[0]
+    ]
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         try:
@@ -232,6 +271,10 @@ def _flatten(node: DictConfig, prefix: str) -> list[str]:
         if key == "_target_":
             continue
         keys.append(prefix + str(key))
-        if OmegaConf.is_dict(node) and not OmegaConf.is_interpolation(node, key) and OmegaConf.is_dict(node[key]):
+        if (
+            OmegaConf.is_dict(node)
+            and not OmegaConf.is_interpolation(node, key)
+            and OmegaConf.is_dict(node[key])
+        ):
             keys += _flatten(node[key], f"{prefix}{key}.")
     return keys

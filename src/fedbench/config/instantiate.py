@@ -38,7 +38,9 @@ def typed(schema: type, node: DictConfig, prefix: str) -> Any:
         reason = str(error.msg or error).splitlines()[0]
         if "missing mandatory value" in reason:  # `~data.name`
             key = reason.rpartition(" ")[2]
-            raise BadInput(f"{prefix}{key} is missing: it is needed, so ~{prefix}{key} is not allowed") from None
+            raise BadInput(
+                f"{prefix}{key} is missing: it is needed, so ~{prefix}{key} is not allowed"
+            ) from None
         raise BadInput(f"{prefix}{key}={OmegaConf.select(node, key)}: {_allowed(reason)}") from None
 
 
@@ -50,7 +52,9 @@ def _allowed(reason: str) -> str:
         return "a value is needed, null is not allowed"
     wanted = reason.split("type")[-1]
     kinds = [
-        words for name, words in KINDS.items() if name in wanted or f"to {name}" in reason or f"valid {name}" in reason
+        words
+        for name, words in KINDS.items()
+        if name in wanted or f"to {name}" in reason or f"valid {name}" in reason
     ]
     return f"{kinds[0]} is allowed" if kinds else reason
 
@@ -74,7 +78,11 @@ def filled(node: DictConfig, prefix: str, ability: str) -> Any:
         raise BadInput(f"{prefix}._target_={name}: the name of a class is allowed") from error
     fits = is_dataclass(target) and hasattr(target, ability)
     require(fits, f"{prefix}._target_", name, f"a dataclass with the method {ability} is allowed")
-    made = typed(target, OmegaConf.masked_copy(node, [key for key in node if key != "_target_"]), f"{prefix}.")
+    made = typed(
+        target,
+        OmegaConf.masked_copy(node, [key for key in node if key != "_target_"]),
+        f"{prefix}.",
+    )
     for field in fields(made):
         value = getattr(made, field.name)
         for number in value if isinstance(value, list) else [value]:

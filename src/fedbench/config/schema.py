@@ -9,7 +9,10 @@ from typing import Any
 from fedbench.core.errors import nearest, require
 
 MANY = 10**12
-LARGEST, SMALLEST = 1e38, 1e-30  # float32 holds numbers up to 3.4e38, and loses precision below 1.2e-38
+LARGEST, SMALLEST = (
+    1e38,
+    1e-30,
+)  # float32 holds numbers up to 3.4e38, and loses precision below 1.2e-38
 OPTIMIZERS = ("sgd", "adam")
 WEIGHTS = ("samples", "uniform")
 DEVICES = ("auto", "cpu", "cuda")
@@ -56,7 +59,9 @@ class ServerSettings:
 class EvalSettings:
     every: int = 1
     batch_size: int = 500
-    conformal: bool = False  # store the final model's softmax outputs, and the coverage of prediction sets
+    conformal: bool = (
+        False  # store the final model's softmax outputs, and the coverage of prediction sets
+    )
 
 
 @dataclass
@@ -110,9 +115,13 @@ def check_ranges(scalars: Scalars) -> None:
     ):
         require(value in choices, key, value, nearest(value, choices))
     adam_fits = client.optimizer != "adam" or client.momentum == 0
-    require(adam_fits, "client.momentum", client.momentum, "adam has its own; only 0 is allowed with it")
+    require(
+        adam_fits, "client.momentum", client.momentum, "adam has its own; only 0 is allowed with it"
+    )
     nesterov_fits = not client.nesterov or client.momentum > 0
-    require(nesterov_fits, "client.nesterov", client.nesterov, "Nesterov needs client.momentum above 0")
+    require(
+        nesterov_fits, "client.nesterov", client.nesterov, "Nesterov needs client.momentum above 0"
+    )
 
 
 def _check_integers(scalars: Scalars) -> None:
@@ -133,11 +142,20 @@ def _check_integers(scalars: Scalars) -> None:
     }
     for key, (value, most) in upper.items():
         require(value is None or value >= 1, key, value, "an integer of at least 1 is allowed")
-        require(value is None or value <= most, key, value, f"an integer of at most {most} is allowed")
-    require(0 <= scalars.seed < 2**63, "seed", scalars.seed, "an integer from 0 to 2^63 - 1 is allowed")
+        require(
+            value is None or value <= most, key, value, f"an integer of at most {most} is allowed"
+        )
+    require(
+        0 <= scalars.seed < 2**63, "seed", scalars.seed, "an integer from 0 to 2^63 - 1 is allowed"
+    )
     size = client.batch_size
     whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
-    require(whole or size == "full", "client.batch_size", size, "an integer of at least 1, or `full`, is allowed")
+    require(
+        whole or size == "full",
+        "client.batch_size",
+        size,
+        "an integer of at least 1, or `full`, is allowed",
+    )
     fits = size == "full" or size <= MANY
     require(fits, "client.batch_size", size, f"an integer of at most {MANY}, or `full`, is allowed")
 
@@ -150,9 +168,19 @@ def _check_numbers(scalars: Scalars) -> None:
         "client.lr_decay.factor": client.lr_decay.factor,
     }
     for key, value in positive.items():
-        require(0 < value <= LARGEST, key, value, f"a finite number above 0, at most {LARGEST:g}, is allowed")
+        require(
+            0 < value <= LARGEST,
+            key,
+            value,
+            f"a finite number above 0, at most {LARGEST:g}, is allowed",
+        )
     for key in ("client.lr", "server.lr"):
-        require(positive[key] >= SMALLEST, key, positive[key], f"a number of at least {SMALLEST:g} is allowed")
+        require(
+            positive[key] >= SMALLEST,
+            key,
+            positive[key],
+            f"a number of at least {SMALLEST:g} is allowed",
+        )
     decay = client.weight_decay
     require(
         0 <= decay <= LARGEST,
@@ -160,10 +188,17 @@ def _check_numbers(scalars: Scalars) -> None:
         decay,
         f"a finite number of at least 0, at most {LARGEST:g}, is allowed",
     )
-    require(0 <= client.momentum < 1, "client.momentum", client.momentum, "a number from 0 to below 1 is allowed")
+    require(
+        0 <= client.momentum < 1,
+        "client.momentum",
+        client.momentum,
+        "a number from 0 to below 1 is allowed",
+    )
     try:
         last = client.rate(scalars.rounds - 1)
     except OverflowError:
         last = math.inf
-    allowed = f"the last round's rate would be {last:g}; from {SMALLEST:g} to {LARGEST:g} is allowed"
+    allowed = (
+        f"the last round's rate would be {last:g}; from {SMALLEST:g} to {LARGEST:g} is allowed"
+    )
     require(SMALLEST <= last <= LARGEST, "client.lr_decay.factor", client.lr_decay.factor, allowed)

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedbench.config import environment
-from fedbench.core.errors import BadInput, nearest, require, why_unresolved
+from fedbench.config.instantiate import filled, typed
 from fedbench.config.schema import (
     CheckpointSettings,
     ClientSettings,
@@ -25,7 +25,7 @@ from fedbench.config.schema import (
     ServerSettings,
     check_ranges,
 )
-from fedbench.config.instantiate import filled, typed
+from fedbench.core.errors import BadInput, nearest, require, why_unresolved
 
 
 @dataclass
@@ -41,7 +41,9 @@ class Config:
     algo: dict[str, Any]
     names: dict[str, str]  # group -> chosen file
     tree: dict[str, Any]  # typed, resolved, plain
-    shown: dict[str, Any]  # the same for files, W&B and people: values of the environment as ${oc.env:NAME}
+    shown: dict[
+        str, Any
+    ]  # the same for files, W&B and people: values of the environment as ${oc.env:NAME}
     folder: Path | None = None  # of the run, once its parts are built
 
 
@@ -90,10 +92,10 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     _check_short_names(composed)
     OmegaConf.resolve(composed)
     for section in SECTIONS:
-        allowed = (
-            f"it is a section with keys of its own, such as {section}.{next(iter(SECTIONS[section].__annotations__))}"
+        allowed = f"it is a section with keys of its own, such as {section}.{next(iter(SECTIONS[section].__annotations__))}"
+        require(
+            OmegaConf.is_dict(composed.get(section, {})), section, composed.get(section), allowed
         )
-        require(OmegaConf.is_dict(composed.get(section, {})), section, composed.get(section), allowed)
     decay = OmegaConf.select(composed, "client.lr_decay", default={})
     allowed = "it is a section with keys of its own: client.lr_decay.factor, .every, .first"
     require(decay == {} or OmegaConf.is_dict(decay), "client.lr_decay", decay, allowed)
@@ -101,9 +103,16 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
         chosen = composed.get(group)
         require(OmegaConf.is_dict(chosen), group, chosen, f"choose one of conf/{group}")
         target = chosen.get("_target_")
-        require(isinstance(target, str), f"{group}._target_", target, f"it is needed; choose one of conf/{group}")
+        require(
+            isinstance(target, str),
+            f"{group}._target_",
+            target,
+            f"it is needed; choose one of conf/{group}",
+        )
     _check_data_name(composed.data, names.get("data"))
-    rest = [key for key in composed if key not in (*GROUPS, "algo", "study")]  # `study` says what is made of the runs
+    rest = [
+        key for key in composed if key not in (*GROUPS, "algo", "study")
+    ]  # `study` says what is made of the runs
     scalars_node = OmegaConf.masked_copy(composed, rest)
     scalars = typed(Scalars, scalars_node, "")
     check_ranges(scalars)
@@ -113,7 +122,10 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     tree = {
         **OmegaConf.to_container(OmegaConf.structured(scalars)),
         **{group: _plain(settings) for group, settings in groups.items()},
-        "algo": {**algo, "modifiers": {name: _plain(piece) for name, piece in algo["modifiers"].items()}},
+        "algo": {
+            **algo,
+            "modifiers": {name: _plain(piece) for name, piece in algo["modifiers"].items()},
+        },
     }
     for slot in PIECES:
         tree["algo"][slot] = _plain(algo[slot])
@@ -128,7 +140,9 @@ def short_names(composed: DictConfig) -> dict[str, str]:
     def walk(node: DictConfig, prefix: str) -> None:
         for key in node:
             if OmegaConf.is_interpolation(node, key):
-                short = re.fullmatch(r"\$\{(algo\.\w+)\}", str(OmegaConf.to_container(node, resolve=False)[key]))
+                short = re.fullmatch(
+                    r"\$\{(algo\.\w+)\}", str(OmegaConf.to_container(node, resolve=False)[key])
+                )
                 found.update({f"{prefix}.{key}": short.group(1)} if short else {})
             elif OmegaConf.is_dict(node[key]):
                 walk(node[key], f"{prefix}.{key}")
@@ -141,7 +155,9 @@ def short_names(composed: DictConfig) -> dict[str, str]:
 def _check_stand_in(composed: DictConfig, scale: str | None) -> None:
     """scale=smoke runs on stand-ins, which a file of one's own has not."""
     if scale == "smoke" and composed.data["_target_"].endswith("NpzDataset"):
-        raise BadInput("scale=smoke: data=npz has no stand-in; rounds=2 data.subset=300 instead make a short run")
+        raise BadInput(
+            "scale=smoke: data=npz has no stand-in; rounds=2 data.subset=300 instead make a short run"
+        )
 
 
 def _check_values(composed: DictConfig) -> None:
@@ -183,7 +199,12 @@ def _check_slots(algo: Any) -> None:
     require(OmegaConf.is_dict(modifiers), "algo.modifiers", modifiers, "modifier=[...] sets them")
     pieces = {f"algo.modifiers.{name}": piece for name, piece in modifiers.items()}
     for key, piece in {**pieces, **{f"algo.{slot}": algo.get(slot) for slot in PIECES}}.items():
-        require(OmegaConf.is_dict(piece) and "_target_" in piece, key, piece, "a section with a _target_ is needed")
+        require(
+            OmegaConf.is_dict(piece) and "_target_" in piece,
+            key,
+            piece,
+            "a section with a _target_ is needed",
+        )
 
 
 def _check_short_names(composed: DictConfig) -> None:
@@ -192,7 +213,9 @@ def _check_short_names(composed: DictConfig) -> None:
     for key in composed.algo:
         if key in _declared(composed.algo.name) and key not in used:
             elsewhere = f"modifier=[...] repeats one that algo={composed.algo.name} has already"
-            raise BadInput(f"algo.{key} has no effect: {elsewhere}, or a long key algo.modifiers... overrides it")
+            raise BadInput(
+                f"algo.{key} has no effect: {elsewhere}, or a long key algo.modifiers... overrides it"
+            )
         if key not in (*SLOTS, *used):
             raise BadInput(f"unknown key 'algo.{key}': {nearest(str(key), [*SLOTS, *used])}")
 
@@ -214,7 +237,10 @@ def _algo(node: DictConfig) -> dict[str, Any]:
     for key, value in node.items():
         if key == "modifiers":
             ability = ABILITIES[key]
-            algo[key] = {name: filled(piece, f"algo.modifiers.{name}", ability) for name, piece in value.items()}
+            algo[key] = {
+                name: filled(piece, f"algo.modifiers.{name}", ability)
+                for name, piece in value.items()
+            }
         elif isinstance(value, DictConfig) and "_target_" in value:
             algo[key] = filled(value, f"algo.{key}", ABILITIES.get(key, "__init__"))
         else:

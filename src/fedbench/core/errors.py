@@ -13,7 +13,13 @@ from typing import Any, NoReturn
 FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 # What numpy and torch say about sizes that cannot be.
-_TOO_LARGE = ("can't allocate", "not enough memory", "Maximum allowed", "verflow", "array is too big")
+_TOO_LARGE = (
+    "can't allocate",
+    "not enough memory",
+    "Maximum allowed",
+    "verflow",
+    "array is too big",
+)
 
 
 class BadInput(Exception):
@@ -46,7 +52,9 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 def why_unresolved(error: Exception) -> str:
     """Why a value that refers to another one has none."""
-    reason = re.sub(r"^\w+ raised while resolving interpolation: ", "", next(iter(str(error).splitlines()), ""))
+    reason = re.sub(
+        r"^\w+ raised while resolving interpolation: ", "", next(iter(str(error).splitlines()), "")
+    )
     reason = reason.replace("Recursive interpolation detected", "it refers to itself")
     reason = reason.replace("Unsupported interpolation type", "there is no function")
     variable = re.search(r"Environment variable '([^']*)' not found", reason)
@@ -57,7 +65,9 @@ def why_unresolved(error: Exception) -> str:
 
 def spelled_out(message: str) -> str:
     """With signs that move the cursor or begin a new line spelled out: values are shown as they are."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found.group())[1:-1], message)
+    return re.sub(
+        r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found.group())[1:-1], message
+    )
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -76,8 +86,12 @@ def refuse_what_does_not_fit(build: Callable[..., Any]) -> Callable[..., Any]:
             return build(*arguments)
         except (MemoryError, RuntimeError, ValueError, TypeError) as error:
             reason = next(iter(str(error).splitlines()), "")
-            if not isinstance(error, MemoryError) and not any(sign in reason for sign in _TOO_LARGE):
+            if not isinstance(error, MemoryError) and not any(
+                sign in reason for sign in _TOO_LARGE
+            ):
                 raise
-            raise BadInput(f"data, model: too large for this machine's memory ({reason[:200]})") from error
+            raise BadInput(
+                f"data, model: too large for this machine's memory ({reason[:200]})"
+            ) from error
 
     return building

@@ -75,7 +75,9 @@ class FlatModel:
         self.layers: list[Layer] = []
         self.buffer_layers: list[Layer] = []  # the slices of `b`
         parameters: list[tuple[nn.Parameter, nn.Module]] = []
-        self.places: list[tuple[nn.Parameter, int, int]] = []  # every parameter and its slice of `w`
+        self.places: list[
+            tuple[nn.Parameter, int, int]
+        ] = []  # every parameter and its slice of `w`
         buffers: list[tuple[nn.Module, str, Tensor]] = []
         position = floats = 0
         for name, modules in model.layers():
@@ -83,10 +85,14 @@ class FlatModel:
             for module in (inner for outer in modules for inner in outer.modules()):
                 own = list(module.parameters(recurse=False))
                 parameters += [(parameter, module) for parameter in own]
-                buffers += [(module, key, value) for key, value in module.named_buffers(recurse=False)]
+                buffers += [
+                    (module, key, value) for key, value in module.named_buffers(recurse=False)
+                ]
                 position += sum(parameter.numel() for parameter in own)
             self.layers.append(Layer(name, start, position))
-            more = sum(value.numel() for _, _, value in buffers[before:] if value.is_floating_point())
+            more = sum(
+                value.numel() for _, _, value in buffers[before:] if value.is_floating_point()
+            )
             self.buffer_layers.append(Layer(name, floats, floats + more))
             floats += more
         self.size = position
@@ -120,8 +126,12 @@ class FlatModel:
         self.b = self._adopt_vector(floats, self.w.dtype)
         self.counters = self._adopt_vector(integers, torch.int64)
 
-    def _adopt_vector(self, entries: list[tuple[nn.Module, str, Tensor]], dtype: torch.dtype) -> Tensor:
-        vector = torch.empty(sum(value.numel() for _, _, value in entries), dtype=dtype, device=self.device)
+    def _adopt_vector(
+        self, entries: list[tuple[nn.Module, str, Tensor]], dtype: torch.dtype
+    ) -> Tensor:
+        vector = torch.empty(
+            sum(value.numel() for _, _, value in entries), dtype=dtype, device=self.device
+        )
         position = 0
         for module, key, value in entries:
             view = vector[position : position + value.numel()].view(value.shape)
@@ -146,7 +156,9 @@ class FlatModel:
         allowed = f"the model has {count} layers with weights, so 0 to {count - skip} are allowed"
         require(0 <= layers <= count - skip, key, layers, allowed)
         stop = count - skip
-        return self.select([(layer.start, layer.stop) for layer in self.layers[stop - layers : stop]])
+        return self.select(
+            [(layer.start, layer.stop) for layer in self.layers[stop - layers : stop]]
+        )
 
     def batch_norm(self) -> Selection:
         return self.select(self._norm_spans)
@@ -155,24 +167,37 @@ class FlatModel:
         """The coordinates of `selection` that are not in `removed`."""
         left = selection.spans
         for low, high in removed.spans:
-            left = [piece for start, stop in left for piece in ((start, min(stop, low)), (max(start, high), stop))]
+            left = [
+                piece
+                for start, stop in left
+                for piece in ((start, min(stop, low)), (max(start, high), stop))
+            ]
             left = [(start, stop) for start, stop in left if start < stop]
         return self.select(left)
 
     def place(self, wanted: nn.Parameter) -> slice:
         """Where a parameter stands in `w`."""
-        return next(slice(start, stop) for parameter, start, stop in self.places if parameter is wanted)
+        return next(
+            slice(start, stop) for parameter, start, stop in self.places if parameter is wanted
+        )
 
     def parameters_in(self, selection: Selection) -> list[nn.Parameter]:
         """The parameters of a selection, which never cuts one apart, in its order."""
         spans = selection.spans
-        return [p for p, start, stop in self.places if any(low <= start and stop <= high for low, high in spans)]
+        return [
+            p
+            for p, start, stop in self.places
+            if any(low <= start and stop <= high for low, high in spans)
+        ]
 
     def layers_in(self, selection: Selection) -> list[slice]:
         """The pieces that the layers take of the values of a selection."""
         pieces, position = [], 0
         for layer in self.layers:
-            overlap = sum(max(0, min(stop, layer.stop) - max(start, layer.start)) for start, stop in selection.spans)
+            overlap = sum(
+                max(0, min(stop, layer.stop) - max(start, layer.start))
+                for start, stop in selection.spans
+            )
             if overlap:
                 pieces.append(slice(position, position + overlap))
                 position += overlap
@@ -191,7 +216,9 @@ class FlatModel:
     def state_dict(self) -> dict[str, Tensor]:
         """Ordinary contiguous tensors under the module's own names, as files hold them."""
         state = self.module.state_dict()
-        return {name: value.detach().to("cpu").contiguous().clone() for name, value in state.items()}
+        return {
+            name: value.detach().to("cpu").contiguous().clone() for name, value in state.items()
+        }
 
 
 def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
@@ -204,7 +231,9 @@ def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
 
 def flatten(gradients: tuple[Tensor, ...]) -> Tensor:
     """Gradients of parameters in the order in which the flat vector stores them."""
-    return torch.cat([g.permute(0, 2, 3, 1).reshape(-1) if g.ndim == 4 else g.reshape(-1) for g in gradients])
+    return torch.cat(
+        [g.permute(0, 2, 3, 1).reshape(-1) if g.ndim == 4 else g.reshape(-1) for g in gradients]
+    )
 
 
 def digest(state: dict[str, Tensor]) -> str:

@@ -2,9 +2,17 @@
 
 from fedbench.data.dataset import Dataset, stratified_subset
 from fedbench.data.digits import Digits
-from fedbench.data.mapped_images import MappedDataset
 from fedbench.data.images import NamedDataset
+from fedbench.data.mapped_images import MappedDataset
 from fedbench.data.npz import NpzDataset
 from fedbench.data.qqp import PairDataset
 
-__all__ = ["Dataset", "Digits", "MappedDataset", "NamedDataset", "NpzDataset", "PairDataset", "stratified_subset"]
+__all__ = [
+    "Dataset",
+    "Digits",
+    "MappedDataset",
+    "NamedDataset",
+    "NpzDataset",
+    "PairDataset",
+    "stratified_subset",
+]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedbench.data.batches import Examples
 from fedbench.core.errors import BadInput, require
 from fedbench.core.seeding import torch_generator
+from fedbench.data.batches import Examples
 
 
 @dataclass
@@ -67,7 +67,9 @@ class RandomInput(Attack):
     def check(self, clients: int, classes: int, sequences: bool) -> None:
         super().check(clients, classes, sequences)
         if sequences:
-            raise BadInput("attack=random_input: it needs images or numbers, this data is text; label_shift is allowed")
+            raise BadInput(
+                "attack=random_input: it needs images or numbers, this data is text; label_shift is allowed"
+            )
 
     def note(self) -> str:
         return f"attack: inputs are random on {_named(self.clients)}"
@@ -77,7 +79,10 @@ class RandomInput(Attack):
         pieces = []
         for client in self.clients:
             generator = torch_generator(seed, "random input", client)
-            pieces.append(2.0 * torch.rand((len(shards[client]), *train.x.shape[1:]), generator=generator) - 1.0)
+            pieces.append(
+                2.0 * torch.rand((len(shards[client]), *train.x.shape[1:]), generator=generator)
+                - 1.0
+            )
         train.replace(own, torch.cat(pieces).to(train.y.device))
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.seeding import torch_generator
 from fedbench.data.augment import augment
 from fedbench.data.dataset import Dataset
-from fedbench.core.seeding import torch_generator
 
 
 class Examples:
@@ -32,7 +32,10 @@ class Examples:
         self.x, self.y, self.augment = x, y, augment
         self.scale = self.shift = self.places = self.values = None
         if x.dtype == torch.uint8:
-            mean_tensor, std_tensor = torch.tensor(mean, device=y.device), torch.tensor(std, device=y.device)
+            mean_tensor, std_tensor = (
+                torch.tensor(mean, device=y.device),
+                torch.tensor(std, device=y.device),
+            )
             # As large as an image: spreading one number a channel over it anew takes longer than the arithmetic.
             self.scale = (1.0 / (255.0 * std_tensor)).expand(x.shape[1:]).contiguous()
             self.shift = (-mean_tensor / std_tensor).expand(x.shape[1:]).contiguous()
@@ -67,10 +70,14 @@ class Examples:
         return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), y
 
 
-def examples(data: Dataset, split: str, device: torch.device, augmented: Sequence[str] = ()) -> Examples:
+def examples(
+    data: Dataset, split: str, device: torch.device, augmented: Sequence[str] = ()
+) -> Examples:
     x, y = (data.train_x, data.train_y) if split == "train" else (data.test_x, data.test_y)
     place = torch.device("cpu") if isinstance(x, np.memmap) else device
-    return Examples(_tensor(x, place), _tensor(y, device), data.mean, data.std, tuple(sorted(augmented)))
+    return Examples(
+        _tensor(x, place), _tensor(y, device), data.mean, data.std, tuple(sorted(augmented))
+    )
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:
@@ -85,7 +92,9 @@ class Sampler:
     batch_size: int | str  # an integer or "full"
     epochs: int
     steps: int | None
-    drop_single: bool  # batch norm has no statistics of one example, so a trailing batch of one is left out
+    drop_single: (
+        bool  # batch norm has no statistics of one example, so a trailing batch of one is left out
+    )
 
     def size(self, samples: int) -> int:
         return samples if self.batch_size == "full" else min(self.batch_size, samples)

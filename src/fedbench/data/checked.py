@@ -23,7 +23,11 @@ def checksums_of(files: Iterable[Path]) -> dict[str, str]:
     known, found = _remembered(files[0].parent), {}
     for path in files:
         facts, noted = _facts(path), known.get(path.name)
-        if not isinstance(noted, dict) or {key: noted.get(key) for key in facts} != facts or "checksum" not in noted:
+        if (
+            not isinstance(noted, dict)
+            or {key: noted.get(key) for key in facts} != facts
+            or "checksum" not in noted
+        ):
             noted = {**facts, "checksum": f"blake2b:{file_hash(path, str(path))}"}
         found[path.name] = noted
     if found != known:

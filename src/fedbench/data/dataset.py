@@ -28,7 +28,9 @@ class Dataset:
     """
 
     name: str
-    train_x: np.ndarray  # images [N, H, W, C] as uint8 or float32, vectors [N, F] as float32, or pairs
+    train_x: (
+        np.ndarray
+    )  # images [N, H, W, C] as uint8 or float32, vectors [N, F] as float32, or pairs
     train_y: np.ndarray  # int64 [N]
     test_x: np.ndarray
     test_y: np.ndarray
@@ -37,8 +39,12 @@ class Dataset:
     mean: tuple[float, ...] | None  # of x / 255, one a channel; None for float data
     std: tuple[float, ...] | None
     note: str  # what a reader of a result must know, else ""
-    vocabulary: int | None = None  # number of word ids, with those for padding and unknown words; None for numbers
-    content: str = ""  # hash of what decides the numbers beside the arrays, such as the vocabulary's words
+    vocabulary: int | None = (
+        None  # number of word ids, with those for padding and unknown words; None for numbers
+    )
+    content: str = (
+        ""  # hash of what decides the numbers beside the arrays, such as the vocabulary's words
+    )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,7 +57,9 @@ class Dataset:
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256()  # processors have instructions for it: 50,000 images of CIFAR take 0.1 s
+        digest = (
+            hashlib.sha256()
+        )  # processors have instructions for it: 50,000 images of CIFAR take 0.1 s
         for x, labels in ((self.train_x, self.train_y), (self.test_x, self.test_y)):
             if isinstance(x, np.memmap):  # of these, `content` has the checksums
                 x = x[np.linspace(0, len(x) - 1, min(len(x), _MAPPED_IMAGES)).astype(np.int64)]
@@ -85,7 +93,9 @@ def assemble(
         notes.append(f"subset of {subset:,} training examples")
     used_mean, used_std = _standardisation(train[0], mean, std)
     note = "; ".join(notes)
-    return Dataset(name, *train, *test, classes, source, used_mean, used_std, note, vocabulary, content)
+    return Dataset(
+        name, *train, *test, classes, source, used_mean, used_std, note, vocabulary, content
+    )
 
 
 def stratified_subset(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:

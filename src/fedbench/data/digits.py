@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedbench.core.errors import require
 from fedbench.data.dataset import Dataset, Examples
 from fedbench.data.images import NamedDataset
-from fedbench.core.errors import require
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,12 @@ class Digits(NamedDataset):
     """
 
     def load(self, seed: int) -> Dataset:
-        require(self.name == "digits", "data.name", self.name, "these are the embedded digits; only digits is allowed")
+        require(
+            self.name == "digits",
+            "data.name",
+            self.name,
+            "these are the embedded digits; only digits is allowed",
+        )
         return super().load(seed)
 
     def read(self) -> tuple[Examples, Examples]:

@@ -19,7 +19,12 @@ from fedbench.core.errors import BadInput
 # What numpy and zipfile raise for a file that is damaged, cut short, encrypted or something else altogether.
 DAMAGED = (
     *(OSError, ValueError, EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error),
-    *(MemoryError, OverflowError, AttributeError, tokenize.TokenError),  # from headers that promise nonsense
+    *(
+        MemoryError,
+        OverflowError,
+        AttributeError,
+        tokenize.TokenError,
+    ),  # from headers that promise nonsense
 )
 
 
@@ -45,23 +50,31 @@ def read_npz(path: Path, names: Sequence[str], subject: str) -> list[np.ndarray]
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
-            raise BadInput(f"{subject}: a single array (.npy); needs an .npz file with {', '.join(names)}")
+            raise BadInput(
+                f"{subject}: a single array (.npy); needs an .npz file with {', '.join(names)}"
+            )
         with archive:
             missing = [name for name in names if name not in archive]
             if missing:
                 has = ", ".join(archive.files) or "nothing"
-                raise BadInput(f"{subject}: lacks {', '.join(missing)} (has {has}); needs {', '.join(names)}")
+                raise BadInput(
+                    f"{subject}: lacks {', '.join(missing)} (has {has}); needs {', '.join(names)}"
+                )
             arrays = [archive[name] for name in names]
             for name, array in zip(names, arrays, strict=True):
                 if not isinstance(array, np.ndarray):  # numpy returns what is no .npy file as it is
-                    raise BadInput(f"{subject}: {name} is no array (.npy); needs {', '.join(names)}")
+                    raise BadInput(
+                        f"{subject}: {name} is no array (.npy); needs {', '.join(names)}"
+                    )
             return arrays
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise unreadable(subject, error) from error
     except DAMAGED as error:
         reason = one_line(error)
         if "pickle" in reason:  # numpy would advise to allow what can run any code
-            reason = "it holds Python objects or is no such file; only arrays of numbers are allowed"
+            reason = (
+                "it holds Python objects or is no such file; only arrays of numbers are allowed"
+            )
         raise BadInput(f"{subject}: not a readable .npz file ({reason})") from error
 
 

@@ -10,14 +10,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedbench.core.errors import BadInput, MissingData, require
 from fedbench.data.augment import check_choices
 from fedbench.data.dataset import Dataset, Examples, assemble, check_subset
-from fedbench.data.prepare.catalog import ENTRIES, command_for
 from fedbench.data.files import data_root, read_npz
 from fedbench.data.info import PARTS, Info, npz_files, read_info
+from fedbench.data.prepare.catalog import ENTRIES, command_for
 from fedbench.data.prepare.preparation import download
 from fedbench.data.synthetic import stand_in
-from fedbench.core.errors import BadInput, MissingData, require
 
 SOURCES = ("real", "synthetic")
 
@@ -45,12 +45,23 @@ class NamedDataset:
     std: list[float] | None = None
     augment: list[str] = field(default_factory=list)  # of training images: crop, flip
 
-    always_by_checksum: ClassVar[bool] = False  # whether the files' recorded checksums are part of a run's identity
+    always_by_checksum: ClassVar[bool] = (
+        False  # whether the files' recorded checksums are part of a run's identity
+    )
 
     def load(self, seed: int) -> Dataset:
-        require(self.source in SOURCES, "data.source", self.source, f"choose from {', '.join(SOURCES)}")
-        whole = self.name == Path(self.name).name not in ("", "..")  # a folder of the data root, not a way out of it
-        require(whole, "data.name", self.name, "the name of a folder in the data root is allowed, without /")
+        require(
+            self.source in SOURCES, "data.source", self.source, f"choose from {', '.join(SOURCES)}"
+        )
+        whole = (
+            self.name == Path(self.name).name not in ("", "..")
+        )  # a folder of the data root, not a way out of it
+        require(
+            whole,
+            "data.name",
+            self.name,
+            "the name of a folder in the data root is allowed, without /",
+        )
         check_choices(self.augment)
         self._check_form()
         if self.source == "synthetic":
@@ -58,8 +69,12 @@ class NamedDataset:
         train, test = self.read()
         info = self.recorded()
         mean, std = self.mean, self.std
-        recorded = info is not None and bool(info.mean and info.std) and (mean is None or std is None)
-        if recorded:  # computed when the dataset was prepared, so that a start need not count every pixel
+        recorded = (
+            info is not None and bool(info.mean and info.std) and (mean is None or std is None)
+        )
+        if (
+            recorded
+        ):  # computed when the dataset was prepared, so that a start need not count every pixel
             mean, std = mean or info.mean, std or info.std
         return assemble(
             self.name,
@@ -81,14 +96,18 @@ class NamedDataset:
     def _check_form(self) -> None:
         """Ranges that hold for real images and for stand-ins, whether or not their value is used."""
         whole = len(self.shape) == 3 and min(self.shape) >= 1
-        require(whole, "data.shape", self.shape, "needs height, width and channels, each at least 1")
+        require(
+            whole, "data.shape", self.shape, "needs height, width and channels, each at least 1"
+        )
         require(self.classes >= 2, "data.classes", self.classes, "at least 2")
         check_sizes(self.train_size, self.test_size)
         channels = self.shape[-1]
         for key, values in (("data.mean", self.mean), ("data.std", self.std)):
             good = values is None or (len(values) == channels and bool(np.isfinite(values).all()))
             require(good, key, values, f"needs {channels} finite numbers, one a channel, or null")
-        require(self.std is None or min(self.std) > 0, "data.std", self.std, "needs numbers above 0")
+        require(
+            self.std is None or min(self.std) > 0, "data.std", self.std, "needs numbers above 0"
+        )
 
     def read(self) -> tuple[Examples, Examples]:
         """Training and test examples from the data root, after the download if it is asked for and needed."""
@@ -134,16 +153,24 @@ class NamedDataset:
         elif not len(labels):
             problem = "holds no images"
         elif labels.min() < 0 or labels.max() >= self.classes:
-            problem = f"labels run from {labels.min()} to {labels.max()}, need 0 to {self.classes - 1}"
+            problem = (
+                f"labels run from {labels.min()} to {labels.max()}, need 0 to {self.classes - 1}"
+            )
         if problem:
             raise BadInput(f"{path}: {problem}")
 
     def _load_stand_in(self) -> Dataset:
-        train_size, test_size = stand_in_sizes(self.classes, self.train_size, self.test_size, self.subset)
+        train_size, test_size = stand_in_sizes(
+            self.classes, self.train_size, self.test_size, self.subset
+        )
         train, test = stand_in(self.name, self.shape, self.classes, train_size, test_size)
         note = f"synthetic stand-in for {self.name}"
-        size_note = "" if self.subset is None else f"{train_size:,} training and {test_size:,} test images"
-        return assemble(self.name, train, test, self.classes, source="synthetic", notes=[note, size_note])
+        size_note = (
+            "" if self.subset is None else f"{train_size:,} training and {test_size:,} test images"
+        )
+        return assemble(
+            self.name, train, test, self.classes, source="synthetic", notes=[note, size_note]
+        )
 
 
 def check_sizes(train_size: int, test_size: int) -> None:
@@ -151,7 +178,9 @@ def check_sizes(train_size: int, test_size: int) -> None:
         require(size >= 1, key, size, "at least 1")
 
 
-def stand_in_sizes(classes: int, train_size: int, test_size: int, subset: int | None) -> tuple[int, int]:
+def stand_in_sizes(
+    classes: int, train_size: int, test_size: int, subset: int | None
+) -> tuple[int, int]:
     """Training and test examples of a stand-in; `subset` shrinks both."""
     if subset is None:
         return train_size, test_size
@@ -166,7 +195,9 @@ def size_note(which: str, found: int, expected: int, unit: str = "images") -> st
 
 
 def is_there(files: Iterable[Path]) -> bool:
-    return all(map(os.path.exists, files))  # unlike Path.exists, false in a folder without permission
+    return all(
+        map(os.path.exists, files)
+    )  # unlike Path.exists, false in a folder without permission
 
 
 def missing(name: str, root: str | None, folder: Path) -> BadInput:
@@ -176,16 +207,24 @@ def missing(name: str, root: str | None, folder: Path) -> BadInput:
         return MissingData(f"data.root={holder}: it is a file; a folder is allowed")
     for place in (holder, folder):  # perhaps it is there, so no stand-in may take its place
         if os.path.isdir(place) and not os.access(place, os.R_OK | os.X_OK):
-            return BadInput(f"data.root={holder}: {place}: permission denied; a folder that you may read is allowed")
+            return BadInput(
+                f"data.root={holder}: {place}: permission denied; a folder that you may read is allowed"
+            )
     how = f"`{command_for(name, root)}` " if name in ENTRIES else ""
     if name in ENTRIES and ENTRIES[name].downloads:
         how += "(or data.download=true) gets it, "
     elif name in ENTRIES:
         how += f"prepares it (get {ENTRIES[name].obtain}), "
-    return MissingData(f"data={name}: not in {folder}; {how}data.source=synthetic runs on a stand-in")
+    return MissingData(
+        f"data={name}: not in {folder}; {how}data.source=synthetic runs on a stand-in"
+    )
 
 
 def damaged(name: str, root: str | None, error: BadInput) -> BadInput:
     """What is wrong with a file of a dataset, and what to do about it."""
-    redo = f"`{command_for(name, root, again=True)}` makes it anew" if name in ENTRIES else "make it anew"
+    redo = (
+        f"`{command_for(name, root, again=True)}` makes it anew"
+        if name in ENTRIES
+        else "make it anew"
+    )
     return BadInput(f"data={name}: {error}; {redo}")

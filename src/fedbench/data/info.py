@@ -7,8 +7,8 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from fedbench.data.files import unreadable, whole_file
 from fedbench.core.errors import BadInput
+from fedbench.data.files import unreadable, whole_file
 
 FILE = "info.json"
 VOCABULARY = "vocabulary.txt"
@@ -26,11 +26,15 @@ class Info:
     note: str = ""  # what a reader of a result must know
     mean: list[float] | None = None  # of the training images / 255, one a channel
     std: list[float] | None = None
-    checksums: dict[str, str] = field(default_factory=dict)  # of original and prepared files, "algorithm:digest"
+    checksums: dict[str, str] = field(
+        default_factory=dict
+    )  # of original and prepared files, "algorithm:digest"
 
     def content(self) -> str:
         """Hash of what decides a run's numbers: the statistics and the prepared files, not where they came from."""
-        prepared = {name: value for name, value in self.checksums.items() if value.startswith("blake2b:")}
+        prepared = {
+            name: value for name, value in self.checksums.items() if value.startswith("blake2b:")
+        }
         facts = json.dumps([self.mean, self.std, prepared], sort_keys=True)
         return hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
 
@@ -54,7 +58,9 @@ def read_info(folder: Path) -> Info | None:
 
 def _check(info: Info) -> None:
     texts = isinstance(info.source, str) and isinstance(info.note, str)
-    counts = all(isinstance(count, int) and count >= 1 for count in (info.train, info.test, *info.shape))
+    counts = all(
+        isinstance(count, int) and count >= 1 for count in (info.train, info.test, *info.shape)
+    )
     statistics = [values for values in (info.mean, info.std) if values is not None]
     numbers = all(isinstance(value, float) for values in statistics for value in values)
     if not (texts and counts and numbers and isinstance(info.checksums, dict)):
@@ -77,7 +83,10 @@ def npz_files(folder: Path) -> list[Path]:
 
 def mapped_files(folder: Path) -> list[Path]:
     """Images that are memory-mapped."""
-    return [*(folder / f"{part}-{array}.npy" for part in PARTS for array in ("images", "labels")), folder / FILE]
+    return [
+        *(folder / f"{part}-{array}.npy" for part in PARTS for array in ("images", "labels")),
+        folder / FILE,
+    ]
 
 
 def pair_files(folder: Path) -> list[Path]:

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbench.data.dataset import Examples
-from fedbench.data.checked import checksums_of
-from fedbench.data.files import open_mapped
-from fedbench.data.info import FILE, Info, mapped_files
-from fedbench.data.images import NamedDataset, damaged
 from fedbench.core.errors import BadInput, bad_value
+from fedbench.data.checked import checksums_of
+from fedbench.data.dataset import Examples
+from fedbench.data.files import open_mapped
+from fedbench.data.images import NamedDataset, damaged
+from fedbench.data.info import FILE, Info, mapped_files
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class MappedDataset(NamedDataset):
         stored = list(images.shape[1:])
         if images.ndim == 4 and stored != list(self.shape):
             raise bad_value(
-                "data.shape", self.shape, f"the images in {folder} are stored as {stored}, which is allowed"
+                "data.shape",
+                self.shape,
+                f"the images in {folder} are stored as {stored}, which is allowed",
             )
         self._check(images_path, images, labels)
         return images, labels.astype(np.int64, copy=False)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedbench.core.errors import BadInput, bad_value
 from fedbench.data.dataset import Dataset, assemble
 from fedbench.data.files import file_hash, read_npz
-from fedbench.core.errors import BadInput, bad_value
 
 _SHAPES = "[N, features], [N, H, W] or [N, H, W, C]"
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -59,7 +59,9 @@ class NpzDataset:
 
     def _file(self) -> Path:
         if not self.path:
-            raise bad_value("data.path", self.path, f"data=npz needs a .npz file with {', '.join(_ARRAYS)}")
+            raise bad_value(
+                "data.path", self.path, f"data=npz needs a .npz file with {', '.join(_ARRAYS)}"
+            )
         return Path(self.path).expanduser()
 
 
@@ -69,9 +71,13 @@ def _check(which: str, x: np.ndarray, labels: np.ndarray) -> None:
     if x.ndim not in (2, 3, 4) or 0 in x.shape:
         raise ValueError(f"x_{which} has shape {list(x.shape)}, needs {_SHAPES}, none of them 0")
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        raise ValueError(f"y_{which} is {labels.dtype} {list(labels.shape)}, needs a list of integers from 0")
+        raise ValueError(
+            f"y_{which} is {labels.dtype} {list(labels.shape)}, needs a list of integers from 0"
+        )
     if len(x) != len(labels):
-        raise ValueError(f"x_{which} has {len(x)} examples and y_{which} {len(labels)} labels, need as many")
+        raise ValueError(
+            f"x_{which} has {len(x)} examples and y_{which} {len(labels)} labels, need as many"
+        )
     if labels.min() < 0:
         raise ValueError(f"y_{which} has the label {labels.min()}, needs integers from 0")
 
@@ -82,12 +88,16 @@ def _check_pair(x_train: np.ndarray, x_test: np.ndarray) -> None:
         raise ValueError(f"examples have shape {shapes}, need the same")
     # Standardising one set and not the other would go unnoticed.
     if (x_train.dtype == np.uint8) != (x_test.dtype == np.uint8):
-        raise ValueError(f"x_train is {x_train.dtype} and x_test {x_test.dtype}, need both uint8 or neither")
+        raise ValueError(
+            f"x_train is {x_train.dtype} and x_test {x_test.dtype}, need both uint8 or neither"
+        )
 
 
 def _as_examples(x: np.ndarray, which: str) -> np.ndarray:
     if x.dtype != np.uint8 or x.ndim == 2:
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is refused here
+        with np.errstate(
+            over="ignore"
+        ):  # a float64 beyond float32 becomes infinite and is refused here
             x = x.astype(np.float32, copy=False)
         if not np.isfinite(x).all():
             raise ValueError(f"{which} has NaN or infinite values, needs finite float32 numbers")
@@ -106,6 +116,10 @@ def _is_channels_first(x: np.ndarray) -> bool:
 def _count_classes(y_train: np.ndarray, y_test: np.ndarray) -> int:
     largest = int(max(y_train.max(), y_test.max()))
     examples = len(y_train) + len(y_test)
-    if largest >= examples:  # an identifier, not a class: the model's last layer would have a row for each
-        raise ValueError(f"{examples} examples have the label {largest}, need classes numbered from 0")
+    if (
+        largest >= examples
+    ):  # an identifier, not a class: the model's last layer would have a row for each
+        raise ValueError(
+            f"{examples} examples have the label {largest}, need classes numbered from 0"
+        )
     return max(largest + 1, 2)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedbench.data.dataset import Examples
 from fedbench.core.seeding import numpy_generator
+from fedbench.data.dataset import Examples
 
 _VARIANTS = 64  # shift and contrast of a pattern, prepared once: an image is then two copies and a noise draw
 _GRID = 4  # random values along a side of a pattern, before it is smoothed to full size
@@ -40,14 +40,18 @@ def _patterns(rng: np.random.Generator, shape: Sequence[int], classes: int) -> n
     for axis, size in ((1, height), (2, width)):
         position = np.arange(size) * _GRID / size
         left = position.astype(np.int64)
-        weight = (position - left).reshape([-1 if dimension == axis else 1 for dimension in range(4)])
+        weight = (position - left).reshape(
+            [-1 if dimension == axis else 1 for dimension in range(4)]
+        )
         after = (left + 1) % _GRID
         smooth = smooth.take(left, axis) * (1 - weight) + smooth.take(after, axis) * weight
     low, high = smooth.min(axis=(1, 2, 3), keepdims=True), smooth.max(axis=(1, 2, 3), keepdims=True)
     return (smooth - low) / (high - low)
 
 
-def _variants(rng: np.random.Generator, patterns: np.ndarray, levels: int, contrast: tuple[float, float]) -> np.ndarray:
+def _variants(
+    rng: np.random.Generator, patterns: np.ndarray, levels: int, contrast: tuple[float, float]
+) -> np.ndarray:
     """[classes, variants, H, W, C] uint8: patterns shifted by up to an eighth, at random contrast."""
     height, width = patterns.shape[1:3]
     reach = np.array([height // 8, width // 8])

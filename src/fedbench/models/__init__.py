@@ -4,8 +4,8 @@ from fedbench.models.base import Model, ModelSettings, load_weights
 from fedbench.models.cnn import Cnn5, CnnBn, LeNet
 from fedbench.models.dense import Linear, Mlp
 from fedbench.models.lstm import Lstm
-from fedbench.models.vgg import Vgg16, Vgg19
 from fedbench.models.torchvision import ResNet18, VitB32
+from fedbench.models.vgg import Vgg16, Vgg19
 
 __all__ = [
     "Cnn5",

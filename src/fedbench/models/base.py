@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedbench.data.files import file_hash, require_file, unreadable
 from fedbench.core.errors import BadInput, bad_value, require
+from fedbench.data.files import file_hash, require_file, unreadable
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 _NAMES_SHOWN, _MOST_NAMES_SHOWN = 3, 20  # an error stays one line that can be read
@@ -34,7 +34,11 @@ class Model(nn.Module):
     def embed(self, x: Tensor) -> Tensor:
         """The input of the head: the features, or their projection."""
         features = self.features(x)
-        return self.projection2(functional.relu(self.projection1(features))) if self.projected else features
+        return (
+            self.projection2(functional.relu(self.projection1(features)))
+            if self.projected
+            else features
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.embed(x))
@@ -87,21 +91,40 @@ def grouped(modules: Iterable[tuple[str, nn.Module]]) -> Layers:
 class ModelSettings:
     """The fields that all models share. A subclass is a model's configuration and builds its network."""
 
-    weights: str | None = None  # a safetensors file to start from, named as in the network's state dict
+    weights: str | None = (
+        None  # a safetensors file to start from, named as in the network's state dict
+    )
     projection: int | None = None  # width of a projection before the head; MOON's is 256
 
     reads_words = False  # whether an example is sentences of word numbers; `build` then gets the vocabulary's size
 
     def network(
-        self, shape: tuple[int, ...], classes: int, projection: int | None = None, vocabulary: int | None = None
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        projection: int | None = None,
+        vocabulary: int | None = None,
     ) -> Model:
         """The network, with the projection that the model or the algorithm asks for."""
         size = self.projection if self.projection is not None else projection
-        require(size is None or size >= 1, "model.projection", size, "an integer of at least 1 is allowed")
+        require(
+            size is None or size >= 1,
+            "model.projection",
+            size,
+            "an integer of at least 1 is allowed",
+        )
         if vocabulary is not None and not self.reads_words:
             own = type(self).__name__.lower()
-            raise bad_value("model", own, "this data is sentences of word numbers, for which model=lstm is allowed")
-        model = self.build(shape, classes, vocabulary) if self.reads_words else self.build(shape, classes)
+            raise bad_value(
+                "model",
+                own,
+                "this data is sentences of word numbers, for which model=lstm is allowed",
+            )
+        model = (
+            self.build(shape, classes, vocabulary)
+            if self.reads_words
+            else self.build(shape, classes)
+        )
         if size is not None:
             model.add_projection(size)
         return model
@@ -129,16 +152,22 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     if missing or unexpected:
         differences = [("lacks", missing), ("has the unknown", unexpected)]
         wrong = " and ".join(f"{verb} {shorten(names)}" for verb, names in differences if names)
-        raise BadInput(f"{_subject(path)}: {wrong}; the model's tensors are {shorten([*expected], _MOST_NAMES_SHOWN)}")
+        raise BadInput(
+            f"{_subject(path)}: {wrong}; the model's tensors are {shorten([*expected], _MOST_NAMES_SHOWN)}"
+        )
     for name, tensor in expected.items():
         if found[name].shape != tensor.shape:
-            shapes = f"{name} is {_sizes(found[name])}, the model needs {_sizes(tensor)} for this data"
+            shapes = (
+                f"{name} is {_sizes(found[name])}, the model needs {_sizes(tensor)} for this data"
+            )
             raise BadInput(f"{_subject(path)}: {shapes}")
         if found[name].is_floating_point() != tensor.is_floating_point():
             kinds = f"{name} is {found[name].dtype}, the model needs {tensor.dtype}"
             raise BadInput(f"{_subject(path)}: {kinds}".replace("torch.", ""))
         if not found[name].isfinite().all():
-            raise BadInput(f"{_subject(path)}: {name} has NaN or infinite values, needs finite numbers")
+            raise BadInput(
+                f"{_subject(path)}: {name} has NaN or infinite values, needs finite numbers"
+            )
     model.load_state_dict(found)  # copies in place, so views into a flat vector stay views
 
 

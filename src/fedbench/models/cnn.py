@@ -18,7 +18,9 @@ class LeNetNetwork(Model):
 
     head_name = "fc3"
 
-    def __init__(self, size: tuple[int, int, int], classes: int, padding: int, batch_norm: bool = False):
+    def __init__(
+        self, size: tuple[int, int, int], classes: int, padding: int, batch_norm: bool = False
+    ):
         super().__init__()
         height, width, channels = size
         self.conv1 = nn.Conv2d(channels, 6, 5, padding=padding)

@@ -86,12 +86,18 @@ def _transforms() -> tuple[Tensor, Tensor, Tensor]:
     infinity = np.eye(6)[:, 5:]
     outputs = np.hstack([np.vander(points, 4, increasing=True).T, infinity[2:]])
     filters = np.vstack([np.vander(points, 3, increasing=True) / scale[:, None], infinity[3:].T])
-    inputs = np.array([np.append(polyfromroots(rest), 0) for rest in others] + [polyfromroots(points)])
-    return tuple(torch.from_numpy(np.kron(m, m)).to(torch.float32) for m in (outputs, filters, inputs))
+    inputs = np.array(
+        [np.append(polyfromroots(rest), 0) for rest in others] + [polyfromroots(points)]
+    )
+    return tuple(
+        torch.from_numpy(np.kron(m, m)).to(torch.float32) for m in (outputs, filters, inputs)
+    )
 
 
 _OUTPUTS, _FILTERS, _INPUTS = _transforms()  # [16, 36], [36, 9], [36, 36]
-_PART = 2**14  # numbers at each of the 36 positions that are worked on at a time: 2.4 MB stay in the cache
+_PART = (
+    2**14
+)  # numbers at each of the 36 positions that are worked on at a time: 2.4 MB stay in the cache
 _INNER = slice(1, 5)
 # A tile reaches one pixel into the tiles before and after: (their index, their pixel, own index, own pixel).
 _BORDERS = ((slice(None, -1), 3, slice(1, None), 0), (slice(1, None), 0, slice(None, -1), 5))
@@ -119,7 +125,11 @@ class Winograd(torch.autograd.Function):
         ctx.save_for_backward(images, filters)
         for some, into in zip(images.split(ctx.part), result.split(ctx.part), strict=True):
             products = torch.bmm(_tiles(some), filters.transpose(1, 2)).view(36, -1)
-            into.copy_((_OUTPUTS @ products).view(4, 4, -1, rows, columns, outputs).permute(2, 3, 0, 4, 1, 5))
+            into.copy_(
+                (_OUTPUTS @ products)
+                .view(4, 4, -1, rows, columns, outputs)
+                .permute(2, 3, 0, 4, 1, 5)
+            )
         return result.view(count, height, width, outputs).permute(0, 3, 1, 2)
 
     @staticmethod
@@ -128,7 +138,9 @@ class Winograd(torch.autograd.Function):
         images, filters = ctx.saved_tensors
         (count, height, width, inputs), outputs = images.shape, filters.shape[1]
         rows, columns = height // 4, width // 4
-        arriving = gradient.permute(0, 2, 3, 1).contiguous().view(count, rows, 4, columns, 4, outputs)
+        arriving = (
+            gradient.permute(0, 2, 3, 1).contiguous().view(count, rows, 4, columns, 4, outputs)
+        )
         result = gradient.new_empty(count, rows, 4, columns, 4, inputs)
         total = torch.zeros_like(filters)
         parts = (tensor.split(ctx.part) for tensor in (images, arriving, result))

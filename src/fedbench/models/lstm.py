@@ -13,7 +13,9 @@ from fedbench.core.errors import bad_value, require
 from fedbench.models.base import Model, ModelSettings
 
 # cuDNN would rather have a copy of the weights of its own, but then they are no views of the flat vector.
-warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+warnings.filterwarnings(
+    "ignore", message="RNN module weights are not part of single contiguous chunk"
+)
 
 _PADDING = 0  # the number that is no word
 
@@ -66,10 +68,14 @@ class Lstm(ModelSettings):
     hidden: int = 128
     reads_words = True
 
-    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> LstmNetwork:
+    def build(
+        self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None
+    ) -> LstmNetwork:
         for key, value in (("model.embedding", self.embedding), ("model.hidden", self.hidden)):
             require(value >= 1, key, value, "an integer of at least 1 is allowed")
         if vocabulary is None or len(shape) != 2 or shape[0] != 2 or shape[1] < 2:
             got = f"an example of this data is {'x'.join(map(str, shape))} numbers"
-            raise bad_value("model", "lstm", f"needs pairs of sentences, as data=qqp has them; {got}")
+            raise bad_value(
+                "model", "lstm", f"needs pairs of sentences, as data=qqp has them; {got}"
+            )
         return LstmNetwork(vocabulary, self.embedding, self.hidden, classes)

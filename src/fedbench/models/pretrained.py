@@ -11,14 +11,22 @@ from pickle import UnpicklingError
 import torch
 from torch import Tensor
 
-from fedbench.data.files import require_file, unreadable
 from fedbench.core.errors import BadInput
+from fedbench.data.files import require_file, unreadable
 from fedbench.models.base import read_safetensors, shorten
 from fedbench.models.torchvision_operators import import_torchvision
 
 _ENUMERATIONS = {"resnet18": "ResNet18_Weights", "vit_b_32": "ViT_B_32_Weights"}
 # What torch.load raises for a file that is damaged, cut short, or something else altogether.
-_DAMAGED = (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError)
+_DAMAGED = (
+    UnpicklingError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    TypeError,
+)
 
 
 def checkpoint_address(architecture: str) -> str:
@@ -40,13 +48,19 @@ def find_checkpoint(architecture: str, download: bool) -> Path:
     found, published = sha256(file, "model.pretrained=true"), _published_hash(file.name)
     if not found.startswith(published):
         again = "delete it and model.download=true gets it again"
-        raise BadInput(f"model.pretrained=true: {file} has SHA-256 {found[:8]}, not {published}; {again}")
+        raise BadInput(
+            f"model.pretrained=true: {file} has SHA-256 {found[:8]}, not {published}; {again}"
+        )
     return file
 
 
 def load_trunk(model: torch.nn.Module, file: Path, subject: str) -> None:
     """Copy a file's tensors into the parts of the model that are torchvision's; its classifier is left out."""
-    found = {name: tensor for name, tensor in _read(file, subject).items() if name.split(".")[0] in model.trunk}
+    found = {
+        name: tensor
+        for name, tensor in _read(file, subject).items()
+        if name.split(".")[0] in model.trunk
+    }
     try:
         # Without the metadata of the file, modules take old names as well as new ones.
         result = model.load_state_dict(found, strict=False)
@@ -57,7 +71,9 @@ def load_trunk(model: torch.nn.Module, file: Path, subject: str) -> None:
     differences = [("lacks", missing), ("has the unknown", list(result.unexpected_keys))]
     wrong = " and ".join(f"{verb} {shorten(names)}" for verb, names in differences if names)
     if wrong:
-        raise BadInput(f"{subject}: {file.name} {wrong}; torchvision's names for this network are needed")
+        raise BadInput(
+            f"{subject}: {file.name} {wrong}; torchvision's names for this network are needed"
+        )
 
 
 def sha256(file: Path, subject: str) -> str:
@@ -80,7 +96,9 @@ def _fetch(address: str, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_name(f".{file.name}.lock")):
             if not file.exists():
-                torch.hub.download_url_to_file(address, str(file), _published_hash(file.name), sys.stderr.isatty())
+                torch.hub.download_url_to_file(
+                    address, str(file), _published_hash(file.name), sys.stderr.isatty()
+                )
     except (OSError, RuntimeError) as error:  # no network, a full disk, another hash
         reason = " ".join(str(error).split()) or type(error).__name__
         by_hand = f"try again, or put the file into {file.parent}"
@@ -98,6 +116,8 @@ def _read(file: Path, subject: str) -> dict[str, Tensor]:
     except _DAMAGED as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{subject}: {file.name} is not a file of weights ({reason})") from error
-    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+    if not isinstance(tensors, dict) or not all(
+        isinstance(tensor, Tensor) for tensor in tensors.values()
+    ):
         raise BadInput(f"{subject}: {file.name} is not a file of named tensors")
     return tensors

@@ -19,7 +19,9 @@ from fedbench.models.pretrained import find_checkpoint, load_trunk, sha256
 from fedbench.models.torchvision_operators import import_torchvision
 
 _PATCH = 32  # pixels a side of what ViT-B/32 takes for one word
-_MOST_PIXELS = 4096  # a side: a batch of larger images fits into no memory, which shows only in training
+_MOST_PIXELS = (
+    4096  # a side: a batch of larger images fits into no memory, which shows only in training
+)
 _STEMS = ("imagenet", "cifar")
 _EXTRA = (512, 256)  # widths of the two linear layers; FedPGVC does not tell its own
 
@@ -28,7 +30,9 @@ class TrunkNetwork(Model):
     """A torchvision network without its classifier, under torchvision's names, and linear layers on top."""
 
     head_name = "fc3"
-    trunk: tuple[str, ...]  # first parts of the names of what torchvision's weight files hold for it
+    trunk: tuple[
+        str, ...
+    ]  # first parts of the names of what torchvision's weight files hold for it
     extra = True  # whether FedPGVC's two linear layers stand before the classifier
     pixels: int | None = None  # a side, to which images are resized
 
@@ -93,8 +97,14 @@ class VitB32Network(TrunkNetwork):
         What is added to the patches, class token and positions, belongs to the convolution that makes them.
         """
         blocks = weighted(self.encoder.layers, "encoder.layers.")
-        rest = [(name, module) for name, module in weighted(self) if name not in ("conv_proj", "encoder")]
-        layers = grouped([("conv_proj", self.conv_proj), *blocks, ("encoder.ln", self.encoder.ln), *rest])
+        rest = [
+            (name, module)
+            for name, module in weighted(self)
+            if name not in ("conv_proj", "encoder")
+        ]
+        layers = grouped(
+            [("conv_proj", self.conv_proj), *blocks, ("encoder.ln", self.encoder.ln), *rest]
+        )
         layers[0][1].insert(1, nn.ParameterList([self.class_token, self.encoder.pos_embedding]))
         return layers
 
@@ -115,7 +125,9 @@ def colour(images: Tensor) -> Tensor:
 class TrunkSettings(ModelSettings):
     """A network whose trunk may start from torchvision's weights: from its cache, or from the file `weights`."""
 
-    pretrained: bool = False  # `weights` then is a file of torchvision's; else it holds the whole network
+    pretrained: bool = (
+        False  # `weights` then is a file of torchvision's; else it holds the whole network
+    )
     download: bool = False  # whether torchvision's file may be fetched when it is not in its cache
     architecture = ""  # torchvision's name
 
@@ -123,7 +135,9 @@ class TrunkSettings(ModelSettings):
         if not self.pretrained:
             return super().load_weights(model)
         if self.weights is not None:
-            return load_trunk(model, Path(self.weights).expanduser(), f"model.weights={self.weights}")
+            return load_trunk(
+                model, Path(self.weights).expanduser(), f"model.weights={self.weights}"
+            )
         return load_trunk(model, self._checkpoint(), "model.pretrained=true")
 
     def content_hash(self) -> str:
@@ -138,7 +152,9 @@ class TrunkSettings(ModelSettings):
     def _check_channels(self, name: str, shape: tuple[int, ...]) -> None:
         _, _, channels = image_size(name, shape, least=8)
         if channels not in (1, 3):
-            raise bad_value("model", name, f"needs images of 1 or 3 channels, this data's have {channels}")
+            raise bad_value(
+                "model", name, f"needs images of 1 or 3 channels, this data's have {channels}"
+            )
 
 
 @dataclass
@@ -150,7 +166,9 @@ class ResNet18(TrunkSettings):
     as it is, which ECGR trains from random weights on LC25000.
     """
 
-    stem: str = "imagenet"  # 7x7 convolution of stride 2 and pooling; cifar: 3x3, for images of 32 pixels
+    stem: str = (
+        "imagenet"  # 7x7 convolution of stride 2 and pooling; cifar: 3x3, for images of 32 pixels
+    )
     extra: bool = True
     image_size: int | None = None  # resize images to this many pixels a side
     architecture = "resnet18"
@@ -176,7 +194,11 @@ class VitB32(TrunkSettings):
         self._check_channels("vit_b32", shape)
         size = self.image_size
         allowed = f"a multiple of 32, at most {_MOST_PIXELS}, is allowed"
-        require(_PATCH <= size <= _MOST_PIXELS and size % _PATCH == 0, "model.image_size", size, allowed)
-        allowed = "torchvision's weights are for 224 pixels, so 224 is allowed with model.pretrained=true"
+        require(
+            _PATCH <= size <= _MOST_PIXELS and size % _PATCH == 0, "model.image_size", size, allowed
+        )
+        allowed = (
+            "torchvision's weights are for 224 pixels, so 224 is allowed with model.pretrained=true"
+        )
         require(not self.pretrained or size == 224, "model.image_size", size, allowed)
         return VitB32Network(classes, size)

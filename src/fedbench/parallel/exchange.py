@@ -47,7 +47,11 @@ class Exchange:
         self.counts = counts
         self.shared = group.shared_tensor((len(owners) + 1, width), dtype)
         own = slice(firsts[group.rank], firsts[group.rank + 1])
-        self.mine = torch.empty(counts[group.rank], width, dtype=dtype) if self.shared is None else self.shared[own]
+        self.mine = (
+            torch.empty(counts[group.rank], width, dtype=dtype)
+            if self.shared is None
+            else self.shared[own]
+        )
 
     def send(self) -> None:
         """Say that this rank's rows are written, and wait for the others."""

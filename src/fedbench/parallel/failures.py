@@ -40,7 +40,9 @@ CLOSED = {
 NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
 NO_FILES = re.compile(r"too many open files", re.IGNORECASE)
 # What gloo says when another rank is gone or silent: the consequence of a failure, hardly ever its reason.
-LOST_PEER = re.compile(r"gloo|connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
+LOST_PEER = re.compile(
+    r"gloo|connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE
+)
 HINTS = {
     signal.SIGKILL: "the kernel does that when memory runs out",
     signal.SIGABRT: "a library does that when it gets no memory, or no more open files: ulimit -n",
@@ -68,7 +70,11 @@ def full_disk(error: OSError) -> bool:
 def as_os_error(error: SafetensorError, path: Path) -> Exception:
     """safetensors hides the system's number in a sentence; without one, the error itself."""
     number = re.search(r"os error (\d+)", str(error))
-    return OSError(int(number.group(1)), os.strerror(int(number.group(1))), str(path)) if number else error
+    return (
+        OSError(int(number.group(1)), os.strerror(int(number.group(1))), str(path))
+        if number
+        else error
+    )
 
 
 def describe(error: BaseException) -> str:
@@ -78,7 +84,11 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in FULL | CLOSED:
         where = f", {error.filename}" if error.filename else ""
         return f"{(FULL | CLOSED)[error.errno]} ({error.strerror}{where})"
-    if isinstance(error, FileNotFoundError) and error.filename and not Path(error.filename).parent.is_dir():
+    if (
+        isinstance(error, FileNotFoundError)
+        and error.filename
+        and not Path(error.filename).parent.is_dir()
+    ):
         return f"{REMOVED} ({error.filename})"
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "there is not enough memory"
@@ -146,7 +156,11 @@ def reason(ended: list[Ended], silent: list[int], workers: int, timeout: int) ->
         return WorkerFault(missed[0].fault)
     if unexpected is None and any(one.waited for one in ended):
         waited = f"waited {timeout} seconds for"
-        words = f"the others {waited} {Ended(silent[0]).name(workers)}" if silent else f"workers {waited} each other"
+        words = (
+            f"the others {waited} {Ended(silent[0]).name(workers)}"
+            if silent
+            else f"workers {waited} each other"
+        )
         return MachineFault(f"runtime.timeout={timeout}: {words}; {GO_ON}")
     shown = unexpected or ended[0]
     return WorkerFailure(f"{shown.name(workers)} failed:\n{shown.traceback}")

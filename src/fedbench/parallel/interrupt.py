@@ -30,7 +30,11 @@ class StopRequest:
             raise KeyboardInterrupt
         self._shared[0] = 1
         if speaks():
-            print("stopping after this round, with a checkpoint (again: at once)", file=sys.stderr, flush=True)
+            print(
+                "stopping after this round, with a checkpoint (again: at once)",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def __enter__(self) -> StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -36,7 +36,9 @@ PIECE_ELEMENTS = 2**24
 # A block of clients is trained before what they send is summed. Its rows have this many elements at most, unless the
 # ranks could not have a client each: 256 MiB of float32, which is also the room in shared memory.
 BLOCK_ELEMENTS = 2**26
-GRACE_SECONDS = 2  # how long the other ranks may take to notice that one has failed, before they are killed
+GRACE_SECONDS = (
+    2  # how long the other ranks may take to notice that one has failed, before they are killed
+)
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -136,7 +138,10 @@ def settle(threads: int) -> None:
 
 
 def under_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    return (
+        "TORCHELASTIC_RUN_ID" in os.environ
+        or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    )
 
 
 def speaks() -> bool:
@@ -144,7 +149,9 @@ def speaks() -> bool:
     return not under_torchrun() or os.environ.get("LOCAL_RANK", os.environ.get("RANK")) == "0"
 
 
-def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: bool = False) -> None:
+def launch(
+    work: Callable[[Group], None], workers: int, timeout: int, isolated: bool = False
+) -> None:
     """Run `work` on every rank of this machine; a rank that fails ends the others, and its reason is raised.
 
     Ranks are forked: they inherit the data without a copy and start without importing torch again. That is safe only
@@ -157,13 +164,26 @@ def launch(work: Callable[[Group], None], workers: int, timeout: int, isolated: 
         return
     _allow_open_files(workers)
     with ExitStack() as files:
-        rendezvous, *last_words = (files.enter_context(_file_of_the_group()) for _ in range(1 + workers))
+        rendezvous, *last_words = (
+            files.enter_context(_file_of_the_group()) for _ in range(1 + workers)
+        )
         memory, context = SharedMemory(BLOCK_ELEMENTS), multiprocessing.get_context("fork")
         ranks = []
         for rank in range(workers):
-            arguments = (rank, work, workers, timeout, rendezvous, last_words[rank], memory, os.getpid())
+            arguments = (
+                rank,
+                work,
+                workers,
+                timeout,
+                rendezvous,
+                last_words[rank],
+                memory,
+                os.getpid(),
+            )
             ranks.append(context.Process(target=_rank, args=arguments))
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until a rank has its own ways with them
+        held = signal.pthread_sigmask(
+            signal.SIG_BLOCK, HANDLED
+        )  # until a rank has its own ways with them
         try:
             try:
                 for process in ranks:

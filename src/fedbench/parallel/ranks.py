@@ -26,8 +26,8 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput, bad_value, require
-from fedbench.parallel.failures import GO_ON, REMOVED, Ended, MachineFault
 from fedbench.core.files import remove_made
+from fedbench.parallel.failures import GO_ON, REMOVED, Ended, MachineFault
 from fedbench.parallel.processes import Group, under_torchrun
 
 Result = TypeVar("Result")
@@ -54,7 +54,9 @@ class Ranks:
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size, self.host = rank, size, socket.gethostname()
-        self.broken = False  # a collective operation failed: nobody may wait for the others any more
+        self.broken = (
+            False  # a collective operation failed: nobody may wait for the others any more
+        )
         self._store: dist.Store | None = None
         self._attempt = ""
         self._agreements = 0
@@ -142,9 +144,13 @@ class Ranks:
         if self.size > 1 and not dist.is_initialized():
             self._meet(timeout)
             store = dist.PrefixStore(f"{self._attempt}/gloo", self._store)
-            with _limited(timeout, f"runtime.timeout={timeout}: {self._me()} could not reach all other ranks"):
+            with _limited(
+                timeout, f"runtime.timeout={timeout}: {self._me()} could not reach all other ranks"
+            ):
                 limit = timedelta(seconds=timeout)
-                dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=limit)
+                dist.init_process_group(
+                    "gloo", store=store, rank=self.rank, world_size=self.size, timeout=limit
+                )
         return Group()
 
     def explain(self, error: Exception, timeout: int) -> MachineFault | None:
@@ -154,11 +160,17 @@ class Ranks:
         if self.size == 1 or not (ended.lost or ended.fault.startswith(REMOVED)):
             return None
         reason = self._last_words()
-        if ended.fault and not reason:  # files are gone, and nobody says why: that is a reason of its own
+        if (
+            ended.fault and not reason
+        ):  # files are gone, and nobody says why: that is a reason of its own
             return None
         if not reason and ended.waited:
-            reason = f"runtime.timeout={timeout}: {self._me()} waited {timeout} seconds for another rank"
-        return MachineFault(f"{reason or f'{self._me()} lost another rank ({_first_line(error)})'}; {GO_ON}")
+            reason = (
+                f"runtime.timeout={timeout}: {self._me()} waited {timeout} seconds for another rank"
+            )
+        return MachineFault(
+            f"{reason or f'{self._me()} lost another rank ({_first_line(error)})'}; {GO_ON}"
+        )
 
     def tell_failure(self, reason: str) -> None:
         """Leave the reason for the others, who will notice only that this rank is gone."""
@@ -168,7 +180,10 @@ class Ranks:
 
     def leave(self, status: int) -> NoReturn:
         """End this process: take the process group down first, but never wait for one that is broken."""
-        for number in (signal.SIGINT, signal.SIGTERM):  # torchrun ends those that are slower than the first to leave
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+        ):  # torchrun ends those that are slower than the first to leave
             signal.signal(number, signal.SIG_IGN)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -202,8 +217,12 @@ class Ranks:
         if self._attempt:
             return
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        complaint = f"runtime.timeout={timeout}: {self._me()} could not meet the other ranks at {address}"
-        with _limited(timeout + 1, complaint):  # one more: what can say more about it is to speak first
+        complaint = (
+            f"runtime.timeout={timeout}: {self._me()} could not meet the other ranks at {address}"
+        )
+        with _limited(
+            timeout + 1, complaint
+        ):  # one more: what can say more about it is to speak first
             try:
                 self._store = _open_store(self.rank, timeout)
                 self._attempt = self._offer(timeout) if self.leader else self._follow(timeout)
@@ -266,7 +285,9 @@ class Ranks:
             if self._store.check(keys):
                 return
             if time.monotonic() > deadline:
-                missing = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+                missing = [
+                    str(rank) for rank, key in enumerate(keys) if not self._store.check([key])
+                ]
                 words = f"{self._me()} waited {timeout} seconds for rank {', '.join(missing)} of {self.size}"
                 raise MachineFault(f"runtime.timeout={timeout}: {words}")
             time.sleep(pause)
@@ -281,7 +302,10 @@ class Ranks:
     def _last_words(self) -> str:
         """What a rank that failed has left; nothing where there is none, or no way to the store any more."""
         key = f"{self._attempt}/failed"
-        return _briefly(lambda: self._store.get(key).decode() if self._store.check([key]) else "") or ""
+        return (
+            _briefly(lambda: self._store.get(key).decode() if self._store.check([key]) else "")
+            or ""
+        )
 
 
 @cache
@@ -313,7 +337,9 @@ def _touch(token: Path) -> None:
         token.parent.mkdir(parents=True, exist_ok=True)
         token.touch()
     except OSError as error:
-        raise bad_value("results", token.parent, f"must be a folder that can be written ({error.strerror})") from error
+        raise bad_value(
+            "results", token.parent, f"must be a folder that can be written ({error.strerror})"
+        ) from error
 
 
 def _find(token: Path) -> None:

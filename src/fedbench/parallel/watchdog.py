@@ -35,10 +35,14 @@ def watchdog(timeout: float) -> Iterator[None]:
     def look(number: int, frame: FrameType | None) -> None:
         nonlocal used, idle_looks
         before, used = used, time.process_time()
-        idle = used - before < IDLE_SECONDS and sys.gettrace() is None  # in a debugger somebody may be thinking
+        idle = (
+            used - before < IDLE_SECONDS and sys.gettrace() is None
+        )  # in a debugger somebody may be thinking
         idle_looks = idle_looks + 1 if idle else 0
         if idle_looks == 2:
-            raise WorkerFault(f"the worker did nothing for {timeout:g} seconds (runtime.timeout={timeout:g})")
+            raise WorkerFault(
+                f"the worker did nothing for {timeout:g} seconds (runtime.timeout={timeout:g})"
+            )
 
     handler = signal.signal(signal.SIGALRM, look)
     signal.siginterrupt(signal.SIGALRM, False)  # what the look interrupts goes on

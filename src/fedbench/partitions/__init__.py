@@ -5,8 +5,8 @@ from fedbench.partitions.dirichlet import Dirichlet
 from fedbench.partitions.from_file import FilePartition
 from fedbench.partitions.iid import Iid
 from fedbench.partitions.label_sets import Labels, NonBalance, Pareto
-from fedbench.partitions.statistics import heterogeneity, partition_hash
 from fedbench.partitions.picture import save_picture
+from fedbench.partitions.statistics import heterogeneity, partition_hash
 
 __all__ = [
     "Dirichlet",

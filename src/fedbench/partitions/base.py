@@ -25,7 +25,9 @@ class Split:
     parts: list[np.ndarray]
     tries: int = 1  # draws made
     moved: int = 0  # samples moved between clients to reach `min_samples`
-    local_tests: list[np.ndarray] | None = None  # a client's own test samples, which are then not in `parts`
+    local_tests: list[np.ndarray] | None = (
+        None  # a client's own test samples, which are then not in `parts`
+    )
 
 
 def hold_out(split: Split, share: float, seed: int) -> Split:
@@ -39,7 +41,12 @@ def hold_out(split: Split, share: float, seed: int) -> Split:
         count = min(max(1, round(share * len(own))), len(own) - 1) if len(own) else 0
         tests.append(np.sort(order[:count]))
         train.append(np.sort(order[count:]))
-    require(any(map(len, tests)), "partition.local_test", share, "no client has two samples; only 0 is allowed")
+    require(
+        any(map(len, tests)),
+        "partition.local_test",
+        share,
+        "no client has two samples; only 0 is allowed",
+    )
     return replace(split, parts=train, local_tests=tests)
 
 

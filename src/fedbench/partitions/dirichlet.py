@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbench.data.dataset import largest_remainder
 from fedbench.core.errors import require
+from fedbench.data.dataset import largest_remainder
 from fedbench.partitions.base import Draw, Partition
 
 
@@ -24,7 +24,9 @@ class Dirichlet(Partition):
 
     def check(self, totals: np.ndarray) -> None:
         # Below 1e-6 every class is on one client all the same, and the logarithms below would overflow.
-        require(1e-6 <= self.alpha < np.inf, "partition.alpha", self.alpha, "a finite number from 1e-6")
+        require(
+            1e-6 <= self.alpha < np.inf, "partition.alpha", self.alpha, "a finite number from 1e-6"
+        )
         super().check(totals)
 
     def draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> Draw:
@@ -35,6 +37,9 @@ class Dirichlet(Partition):
         logarithms -= rng.standard_exponential(shape) / self.alpha
         shares = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
         shares /= shares.sum(axis=1, keepdims=True)
-        rows = [largest_remainder(share, int(total)) for share, total in zip(shares, totals, strict=True)]
+        rows = [
+            largest_remainder(share, int(total))
+            for share, total in zip(shares, totals, strict=True)
+        ]
         counts = np.stack(rows, axis=1)
         return Draw(counts, held=np.ones_like(counts, dtype=bool))

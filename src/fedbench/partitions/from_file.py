@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbench.data.files import file_hash, require_file, unreadable
 from fedbench.core.errors import BadInput, bad_value, require
+from fedbench.data.files import file_hash, require_file, unreadable
 from fedbench.partitions.base import Split
 
 _NEEDED = "a JSON file: a list with a list of training indices for each client"
@@ -62,9 +62,16 @@ class FilePartition:
             lists = json.loads(file.read_bytes())
         except OSError as error:
             raise unreadable(self._subject(), error) from error
-        except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, numbers of thousands of digits
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # bad JSON, bad UTF-8, numbers of thousands of digits
             raise BadInput(f"{self._subject()}: not JSON ({error}); needs {_NEEDED}") from error
-        if not (isinstance(lists, list) and lists and all(isinstance(indices, list) for indices in lists)):
+        if not (
+            isinstance(lists, list)
+            and lists
+            and all(isinstance(indices, list) for indices in lists)
+        ):
             raise BadInput(f"{self._subject()}: needs {_NEEDED}")
         return lists
 
@@ -74,11 +81,17 @@ def _parts(lists: list[list[int]], samples: int, incomplete: bool) -> list[np.nd
     for client, indices in enumerate(lists):
         for index in indices:
             if type(index) is not int:  # true and false are integers to isinstance
-                raise ValueError(f"client {client} has {json.dumps(index)[:40]}, needs whole numbers")
+                raise ValueError(
+                    f"client {client} has {json.dumps(index)[:40]}, needs whole numbers"
+                )
             if not 0 <= index < samples:
-                raise ValueError(f"client {client} has index {str(index)[:40]}, needs 0 to {samples - 1}")
+                raise ValueError(
+                    f"client {client} has index {str(index)[:40]}, needs 0 to {samples - 1}"
+                )
             if index in owner:
-                raise ValueError(f"index {index} is in client {owner[index]} and again in client {client}")
+                raise ValueError(
+                    f"index {index} is in client {owner[index]} and again in client {client}"
+                )
             owner[index] = client
     if not owner:
         raise ValueError("no client has any index")

@@ -82,7 +82,9 @@ class Pareto(LabelSets):
     def labels_per_client(self, present: int, rng: np.random.Generator) -> np.ndarray:
         # log x is exponential with rate k: the ratio is taken there, since x itself overflows for a small k.
         logarithms = rng.standard_exponential(self.clients)
-        with np.errstate(over="ignore"):  # a share that is too small for a float is 0, then one label
+        with np.errstate(
+            over="ignore"
+        ):  # a share that is too small for a float is 0, then one label
             shares = np.exp((logarithms - logarithms.max()) / self.shape)
         return np.maximum(1, _rounded(shares * present))
 

@@ -24,7 +24,9 @@ def save_picture(path: Path, counts: np.ndarray, title: str) -> None:
     write_atomically(path, _picture(counts.tobytes(), str(counts.dtype), counts.shape, title))
 
 
-@lru_cache(maxsize=32)  # the runs of a sweep often share a split, and a picture takes longer than a short run
+@lru_cache(
+    maxsize=32
+)  # the runs of a sweep often share a split, and a picture takes longer than a short run
 def _picture(content: bytes, kind: str, shape: tuple[int, int], title: str) -> bytes:
     from matplotlib.figure import Figure  # slow to import, and a run that is skipped never draws
 
@@ -42,7 +44,9 @@ def _picture(content: bytes, kind: str, shape: tuple[int, int], title: str) -> b
     image = draw_counts(cells, counts)
     bars.tick_params(which="both", bottom=False, labelbottom=False)
     bars.grid(which="minor", axis="x", color="white", linewidth=1.5)  # gaps between bars with ticks
-    figure.colorbar(image, ax=cells, label="samples of the class", pad=0.01, fraction=0.05, aspect=30)
+    figure.colorbar(
+        image, ax=cells, label="samples of the class", pad=0.01, fraction=0.05, aspect=30
+    )
     image_file = io.BytesIO()
     figure.savefig(image_file, dpi=130, format="png")
     return image_file.getvalue()
@@ -72,6 +76,16 @@ def draw_counts(axes: Axes, counts: np.ndarray, fontsize: float = 8) -> AxesImag
         for client, label in np.argwhere(counts):
             number = int(counts[client, label])
             colour = "white" if scale(number) > 0.48 else "black"
-            text = axes.text(client, label, f"{number}", ha="center", va="center", fontsize=fontsize, color=colour)
-            text.set_in_layout(False)  # it lies within the axes; to measure hundreds takes longer than to draw them
+            text = axes.text(
+                client,
+                label,
+                f"{number}",
+                ha="center",
+                va="center",
+                fontsize=fontsize,
+                color=colour,
+            )
+            text.set_in_layout(
+                False
+            )  # it lies within the axes; to measure hundreds takes longer than to draw them
     return image

@@ -22,7 +22,9 @@ def class_counts(labels: np.ndarray, classes: int, parts: Sequence[np.ndarray]) 
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
-def heterogeneity(labels: np.ndarray, classes: int, parts: Sequence[np.ndarray]) -> dict[str, float]:
+def heterogeneity(
+    labels: np.ndarray, classes: int, parts: Sequence[np.ndarray]
+) -> dict[str, float]:
     """Indices of a split.
 
     - `label_divergence`: Jensen-Shannon divergence, base 2, between a client's label distribution and that
@@ -48,7 +50,9 @@ def heterogeneity(labels: np.ndarray, classes: int, parts: Sequence[np.ndarray])
 
 
 def _label_divergence(counts: np.ndarray) -> float:
-    counts = counts[counts.sum(axis=1) > 0]  # a client without samples has no distribution, and no weight
+    counts = counts[
+        counts.sum(axis=1) > 0
+    ]  # a client without samples has no distribution, and no weight
     sizes = counts.sum(axis=1)
     own = counts / sizes[:, None]
     everyone = counts.sum(axis=0) / counts.sum()

@@ -22,8 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedbench.parallel.failures import as_os_error
 from fedbench.core.files import checksum, checksum_of, sync_folder, write_atomically
+from fedbench.parallel.failures import as_os_error
 from fedbench.parallel.processes import Group
 from fedbench.training.state import ExperimentState
 
@@ -50,7 +50,9 @@ class CheckpointStore:
         self.folder, self.group, self.origin = folder, group, origin
         self._tag = f"{group.share(int(checksum_of(origin)[:8], 16)):08x}"
 
-    def save(self, done: int, state: ExperimentState, books: dict[str, Any], extra: dict[str, Tensor]) -> None:
+    def save(
+        self, done: int, state: ExperimentState, books: dict[str, Any], extra: dict[str, Tensor]
+    ) -> None:
         """Write a checkpoint after round `done`; `books` and `extra` count on the leader only."""
         building = self.folder / f"{UNFINISHED}{done:06d}"
         try:
@@ -60,7 +62,12 @@ class CheckpointStore:
             raise
 
     def _write(
-        self, building: Path, done: int, state: ExperimentState, books: dict[str, Any], extra: dict[str, Tensor]
+        self,
+        building: Path,
+        done: int,
+        state: ExperimentState,
+        books: dict[str, Any],
+        extra: dict[str, Tensor],
     ) -> None:
         target = self._place(done)
         if self.group.leader:
@@ -72,11 +79,19 @@ class CheckpointStore:
         _save(state.client_tensors(), own)
         checksums = self.group.gather_text(checksum(own))  # also says that every rank has written
         if self.group.leader:
-            tensors = state.server_tensors() | {f"extra/{name}": value for name, value in extra.items()}
+            tensors = state.server_tensors() | {
+                f"extra/{name}": value for name, value in extra.items()
+            }
             _save(tensors, building / SERVER_FILE)
             files = {_clients_file(rank): value for rank, value in enumerate(checksums)}
             files[SERVER_FILE] = checksum(building / SERVER_FILE)
-            manifest = {"done": done, "ranks": self.group.size, "origin": self.origin, "books": books, "files": files}
+            manifest = {
+                "done": done,
+                "ranks": self.group.size,
+                "origin": self.origin,
+                "books": books,
+                "files": files,
+            }
             self._complete(building, target, manifest)
         self.group.barrier()
 
@@ -96,7 +111,11 @@ class CheckpointStore:
         folder = self._place(done)
         manifest = json.loads((folder / "manifest.json").read_text())
         tensors = load_file(folder / SERVER_FILE)
-        extra = {name.removeprefix("extra/"): tensors.pop(name) for name in list(tensors) if name.startswith("extra/")}
+        extra = {
+            name.removeprefix("extra/"): tensors.pop(name)
+            for name in list(tensors)
+            if name.startswith("extra/")
+        }
         state.restore_server(tensors)
         for rank in range(manifest["ranks"]):
             with safe_open(folder / _clients_file(rank), framework="pt") as stored:
@@ -137,9 +156,14 @@ class CheckpointStore:
         """Why a checkpoint cannot be trusted, or nothing."""
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
-            if manifest.pop("checksum") != checksum_of(manifest) or manifest["done"] != _number(folder):
+            if manifest.pop("checksum") != checksum_of(manifest) or manifest["done"] != _number(
+                folder
+            ):
                 return "manifest.json is damaged"
-            if set(manifest["files"]) != {SERVER_FILE, *map(_clients_file, range(manifest["ranks"]))}:
+            if set(manifest["files"]) != {
+                SERVER_FILE,
+                *map(_clients_file, range(manifest["ranks"])),
+            }:
                 return "files of some ranks are missing"
             for name, written in manifest["files"].items():
                 if checksum(folder / name) != written:
@@ -158,7 +182,11 @@ class CheckpointStore:
 def _own(folder: Path, name: re.Pattern[str]) -> list[Path]:
     """Folders that this program made. Somebody's copies, files and links of a similar name are left alone."""
     found = folder.iterdir() if folder.is_dir() else []
-    return [path for path in found if name.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+    return [
+        path
+        for path in found
+        if name.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
+    ]
 
 
 def _folders(folder: Path, tag: str | None = None) -> list[Path]:
@@ -194,7 +222,9 @@ def _tag(folder: Path) -> str:
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
     try:
-        save_file({name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}, path)
+        save_file(
+            {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}, path
+        )
     except SafetensorError as error:
         raise as_os_error(error, path) from error
     with open(path, "rb+") as file:

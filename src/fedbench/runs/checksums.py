@@ -41,12 +41,17 @@ def examine(folder: Path, by_content: bool) -> tuple[dict[str, Any] | None, str]
     """The summary of a finished run that is whole; else None, and what is damaged (nothing when it is not finished)."""
     try:
         summary = json.loads((folder / SUMMARY).read_text())
-        problem = _problem(summary) or _problem_of_files(folder, summary.get("files", {}), by_content)
+        problem = _problem(summary) or _problem_of_files(
+            folder, summary.get("files", {}), by_content
+        )
     except OSError as error:
         name, missing = Path(error.filename or SUMMARY).name, isinstance(error, FileNotFoundError)
         if missing and name == SUMMARY:
             return None, ""
-        return None, f"{name} is missing" if missing else f"{name} cannot be read ({error.strerror})"
+        return (
+            None,
+            f"{name} is missing" if missing else f"{name} cannot be read ({error.strerror})",
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return None, f"{SUMMARY} cannot be read ({type(error).__name__})"
     return (None, problem) if problem else (summary, "")
@@ -55,17 +60,29 @@ def examine(folder: Path, by_content: bool) -> tuple[dict[str, Any] | None, str]
 def _problem(summary: dict[str, Any]) -> str:
     """With the summary itself. Those of versions without checksums have none, but must make sense as well."""
     content = {key: value for key, value in summary.items() if key != "checksum"}
-    if ("files" in summary or "checksum" in summary) and summary.get("checksum") != checksum_of(content):
+    if ("files" in summary or "checksum" in summary) and summary.get("checksum") != checksum_of(
+        content
+    ):
         return f"{SUMMARY} is not what was written"
     accuracies = [summary["best_accuracy"], summary["final_accuracy"]]
     if summary["status"] == "diverged":
         facts = summary["diverged"]
-        whole = accuracies == [None, None] and isinstance(facts["round"], int) and isinstance(facts["cause"], str)
+        whole = (
+            accuracies == [None, None]
+            and isinstance(facts["round"], int)
+            and isinstance(facts["cause"], str)
+        )
     else:
         shares = all(isinstance(value, float) and 0 <= value <= MOST for value in accuracies)
-        whole = summary["status"] == "finished" and shares and isinstance(summary["best_round"], int)
+        whole = (
+            summary["status"] == "finished" and shares and isinstance(summary["best_round"], int)
+        )
     words = [summary["scoring"], summary["data"]["source"], summary["data"]["note"]]
-    return "" if whole and all(isinstance(word, str) for word in words) else f"{SUMMARY} has values that cannot be"
+    return (
+        ""
+        if whole and all(isinstance(word, str) for word in words)
+        else f"{SUMMARY} has values that cannot be"
+    )
 
 
 def _problem_of_files(folder: Path, files: dict[str, Any], by_content: bool) -> str:

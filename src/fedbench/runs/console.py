@@ -23,7 +23,10 @@ class Progress:
             self.accuracy = f"{100 * record.score.accuracy:.2f} %"
         if self.bar is not None:
             self.bar.update(
-                self.bar.task_ids[0], completed=record.round, accuracy=self.accuracy, rate=self._rate(record)
+                self.bar.task_ids[0],
+                completed=record.round,
+                accuracy=self.accuracy,
+                rate=self._rate(record),
             )
         elif record.score is not None:
             loss = record.numbers["train_loss"]
@@ -33,12 +36,16 @@ class Progress:
     def _rate(self, record: Record) -> str:
         """Training examples a second, since the first round that this process finished."""
         gradients = record.numbers["gradients"]
-        if self.first_gradients is None:  # a resumed run has counts from before: start from its per-round share
+        if (
+            self.first_gradients is None
+        ):  # a resumed run has counts from before: start from its per-round share
             self.first_gradients = gradients * (1 - 1 / record.round)
         return f"{(gradients - self.first_gradients) / (time.perf_counter() - self.started):,.0f} samples/s"
 
     def _left(self, done: int) -> str:
-        seconds = (time.perf_counter() - self.started) / max(done - self.first, 1) * (self.rounds - done)
+        seconds = (
+            (time.perf_counter() - self.started) / max(done - self.first, 1) * (self.rounds - done)
+        )
         return f"{int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
 
     def close(self) -> None:

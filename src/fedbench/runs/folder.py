@@ -18,12 +18,12 @@ import yaml
 from filelock import FileLock, Timeout
 
 import fedbench
-from fedbench.algorithms.modifier import chain
 from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.modifier import chain
 from fedbench.config.validate import Config, config_folder
 from fedbench.core.errors import bad_value
-from fedbench.parallel.failures import full_disk
 from fedbench.core.files import remove_made, write_atomically
+from fedbench.parallel.failures import full_disk
 from fedbench.runs.checksums import SEALED, SUMMARY, examine
 
 # Keys that cannot change a number: where things are, how they are shown, how the work is shared out.
@@ -37,17 +37,32 @@ def identity(
 ) -> dict[str, Any]:
     """The part of the configuration that decides the numbers, with files by content and defaults made explicit."""
     tree = {key: value for key, value in config.tree.items() if key not in NOT_IDENTITY}
-    tree["runtime"] = {key: value for key, value in tree["runtime"].items() if key not in NOT_RUNTIME}
+    tree["runtime"] = {
+        key: value for key, value in tree["runtime"].items() if key not in NOT_RUNTIME
+    }
     tree["runtime"]["device"] = device
-    tree["data"] = {key: value for key, value in tree["data"].items() if key not in ("root", "download")}
-    tree["data"]["fingerprint"] = fingerprint  # of the examples themselves: a data root may hold somebody's own
-    for group, settings in (("data", config.data), ("model", config.model), ("partition", config.partition)):
+    tree["data"] = {
+        key: value for key, value in tree["data"].items() if key not in ("root", "download")
+    }
+    tree["data"]["fingerprint"] = (
+        fingerprint  # of the examples themselves: a data root may hold somebody's own
+    )
+    for group, settings in (
+        ("data", config.data),
+        ("model", config.model),
+        ("partition", config.partition),
+    ):
         for key in ("path", "weights", "pretrained"):
             if tree[group].get(key) not in (None, False):
                 tree[group] = {**tree[group], key: settings.content_hash()}
-    tree["model"] = {**tree["model"], "projection": tree["model"]["projection"] or algorithm.projection}
+    tree["model"] = {
+        **tree["model"],
+        "projection": tree["model"]["projection"] or algorithm.projection,
+    }
     tree["model"].pop("download", None)
-    tree["partition"] = {key: value for key, value in tree["partition"].items() if key != "incomplete"}
+    tree["partition"] = {
+        key: value for key, value in tree["partition"].items() if key != "incomplete"
+    }
     if not tree["diagnostics"]["gradient_norms"]:
         del tree["diagnostics"]  # a run without them is what it was before they existed
     if algorithm.pooled or (clients is not None and (tree["cohort"] or 0) >= clients):
@@ -75,7 +90,8 @@ def identity(
         "pooled": algorithm.pooled,
         "scoring": algorithm.scoring,
         "modifiers": {
-            name: piece.identity(tree["algo"]["modifiers"][name]) for name, piece in algorithm.modifiers.items()
+            name: piece.identity(tree["algo"]["modifiers"][name])
+            for name, piece in algorithm.modifiers.items()
         },
     }
     for group, key in (("data", "augment"), ("attack", "clients")):
@@ -113,7 +129,9 @@ def split_label(config: Config) -> str:
     """Which data, split in which way: "mnist dirichlet0.5"."""
     names, partition = config.names, config.partition
     share = getattr(partition, "alpha", getattr(partition, "per_client", ""))
-    data = names["data"] + ("-synthetic" if getattr(config.data, "source", "real") == "synthetic" else "")
+    data = names["data"] + (
+        "-synthetic" if getattr(config.data, "source", "real") == "synthetic" else ""
+    )
     return f"{data} {names['partition']}" + (f"{share:g}" if share != "" else "")
 
 
@@ -153,7 +171,9 @@ class RunFolder:
         None: there is nothing to do but to report a finished run, in a folder that cannot be written.
         """
         file = self.path.parent / f".{self.path.name}.lock"
-        made = [place for place in (file, self.path, *self.path.parents) if not os.path.exists(place)]
+        made = [
+            place for place in (file, self.path, *self.path.parents) if not os.path.exists(place)
+        ]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(file)
@@ -170,7 +190,9 @@ class RunFolder:
             folder, allowed = self.path.parents[2], "a folder that can be written"
             if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
                 allowed = "a folder on a file system with locks (flock)"
-            raise bad_value("results", folder, f"{allowed} is allowed ({error.strerror})") from error
+            raise bad_value(
+                "results", folder, f"{allowed} is allowed ({error.strerror})"
+            ) from error
         return lock
 
     def clear(self) -> None:

@@ -7,14 +7,14 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from fedbench.training.round_metrics import Record, Totals
-from fedbench.runs.checkpoint import CheckpointStore, remove_checkpoints
-from fedbench.training.federation import Federation
 from fedbench.core.files import remove_leftovers
-from fedbench.runs.parts import Parts
-from fedbench.runs.writer import Recorder
-from fedbench.runs.reporting import summary_facts
+from fedbench.runs.checkpoint import CheckpointStore, remove_checkpoints
 from fedbench.runs.folder import DAMAGED, label
+from fedbench.runs.parts import Parts
+from fedbench.runs.reporting import summary_facts
+from fedbench.runs.writer import Recorder
+from fedbench.training.federation import Federation
+from fedbench.training.round_metrics import Record, Totals
 
 PERSONAL_NOTE = "clients keep a part of their models; here it is the clients' weighted mean"
 
@@ -31,9 +31,13 @@ class Journal:
         self.parts, self.federation, self.workers = parts, federation, workers
         self.started, self.earlier = time.time(), 0.0  # seconds of the attempts before this one
         leader = federation.group.leader
-        self.store = CheckpointStore(parts.folder.path, federation.group, parts.origin() if leader else {})
+        self.store = CheckpointStore(
+            parts.folder.path, federation.group, parts.origin() if leader else {}
+        )
         labels = federation.evaluator.labels
-        self.recorder = Recorder(parts.folder, labels, federation.settings.rounds) if leader else None
+        self.recorder = (
+            Recorder(parts.folder, labels, federation.settings.rounds) if leader else None
+        )
 
     @property
     def wall_time(self) -> float:
@@ -44,14 +48,19 @@ class Journal:
         parts, federation = self.parts, self.federation
         checkpoint = self.store.load(federation.state)
         if checkpoint is not None:
-            federation.done, federation.totals = checkpoint.done, Totals(**checkpoint.books["totals"])
+            federation.done, federation.totals = (
+                checkpoint.done,
+                Totals(**checkpoint.books["totals"]),
+            )
             self.earlier = checkpoint.books["wall_time"]
         if self.recorder is None:
             return
         if checkpoint is not None:
             self.recorder.restore(checkpoint.books, checkpoint.extra)
             print(f"resuming after round {checkpoint.done}", flush=True)
-        tracker = parts.config.logger.start(parts.id, label(parts.config), parts.config.shown, parts.folder.path)
+        tracker = parts.config.logger.start(
+            parts.id, label(parts.config), parts.config.shown, parts.folder.path
+        )
         self.recorder.start(tracker, federation.done)
 
     def add(self, record: Record) -> None:

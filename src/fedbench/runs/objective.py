@@ -8,9 +8,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from fedbench.config.schema import LARGER_IS_BETTER, SMALLER_IS_BETTER
 from fedbench.core.errors import require
 from fedbench.runs.folder import RunFolder
-from fedbench.config.schema import LARGER_IS_BETTER, SMALLER_IS_BETTER
 
 DEFAULT = ("best_validation_accuracy", "best_accuracy")  # the first that a run has
 

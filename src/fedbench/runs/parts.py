@@ -43,7 +43,11 @@ class Parts:
         """What all ranks must share, the likely causes of a difference before its consequences."""
         return {
             "source code": source_hash(),
-            **{f"version of {name}": number for name, number in versions().items() if name != "python"},
+            **{
+                f"version of {name}": number
+                for name, number in versions().items()
+                if name != "python"
+            },
             "device": self.device,
             "dataset": self.data.fingerprint(),
             "partition": self.partition_hash(),
@@ -53,4 +57,9 @@ class Parts:
     def origin(self) -> dict[str, str]:
         """What a checkpoint must share with the run that goes on from it, or numbers of two runs would be mixed."""
         packages = {name: number for name, number in versions().items() if name != "python"}
-        return {"run": self.id, **packages, "source code": source_hash(), "partition": self.partition_hash()}
+        return {
+            "run": self.id,
+            **packages,
+            "source code": source_hash(),
+            "partition": self.partition_hash(),
+        }

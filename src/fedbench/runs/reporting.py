@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from fedbench.training.federation import Federation
 from fedbench.core.flat_model import FlatModel
-from fedbench.partitions.statistics import class_counts, heterogeneity
 from fedbench.partitions.picture import save_picture
-from fedbench.runs.parts import Parts
+from fedbench.partitions.statistics import class_counts, heterogeneity
 from fedbench.runs.folder import label, split_label, versions
+from fedbench.runs.parts import Parts
 from fedbench.runs.source import source_commit
+from fedbench.training.federation import Federation
 
 
 def is_done(parts: Parts, force: bool) -> bool:
@@ -22,7 +22,9 @@ def is_done(parts: Parts, force: bool) -> bool:
         return False
     damage = parts.folder.damage()
     if damage:
-        print(f"this run was finished, but {damage}; it is run again: {parts.folder.path}", flush=True)
+        print(
+            f"this run was finished, but {damage}; it is run again: {parts.folder.path}", flush=True
+        )
         parts.folder.set_aside()
     return parts.folder.finished() is not None
 
@@ -38,7 +40,9 @@ def prepare_folder(parts: Parts, force: bool) -> None:
         folder.write("local_test.json", _index_lists(parts.split.local_tests))
     counts = class_counts(data.train_y, data.classes, parts.shards)
     folder.write("partition.csv", _class_table(counts))
-    save_picture(folder.path / "partition.png", counts, f"{split_label(config)}, seed {config.scalars.seed}")
+    save_picture(
+        folder.path / "partition.png", counts, f"{split_label(config)}, seed {config.scalars.seed}"
+    )
 
 
 def _yaml(tree: dict[str, Any]) -> str:
@@ -63,7 +67,9 @@ def announce(parts: Parts, workers: int) -> None:
     examples = f"{len(data.train_y):,} training and {len(data.test_y):,} test examples"
     scale = f"  scale {config.scalars.scale}" if config.scalars.scale else ""
     print(f"{label(config)}  seed {config.scalars.seed}  id {parts.id}{scale}")
-    told = data.note if data.source in data.note else "; ".join(filter(None, [data.source, data.note]))
+    told = (
+        data.note if data.source in data.note else "; ".join(filter(None, [data.source, data.note]))
+    )
     print(f"data: {_data_name(parts)} ({told}), {examples}")
     print(f"model: {model.size:,} parameters in {len(model.layers)} layers (the last two: {last})")
     held_out = sum(map(len, parts.split.local_tests or []))
@@ -73,7 +79,10 @@ def announce(parts: Parts, workers: int) -> None:
         print(f"note: {stamp}")
     threads = config.scalars.runtime.threads
     print(f"software: {_software()}")
-    print(f"running on {parts.device}, {_counted(workers, 'worker')}, {_counted(threads, 'thread')} each", flush=True)
+    print(
+        f"running on {parts.device}, {_counted(workers, 'worker')}, {_counted(threads, 'thread')} each",
+        flush=True,
+    )
 
 
 def _counted(number: int, unit: str) -> str:
@@ -84,12 +93,18 @@ def _software() -> str:
     """Versions, and the commit of the code, where there is one."""
     source = source_commit()
     commit = f"commit {source['commit'][:10]}" if source["commit"] else "no commit known"
-    changes = {True: " with uncommitted changes", False: "", None: " (git cannot tell whether with changes)"}
+    changes = {
+        True: " with uncommitted changes",
+        False: "",
+        None: " (git cannot tell whether with changes)",
+    }
     told = commit + (changes[source["dirty"]] if source["commit"] else "")
     return ", ".join([*(f"{name} {version}" for name, version in versions().items()), told])
 
 
-def summary_facts(parts: Parts, federation: Federation, workers: int, wall_time: float) -> dict[str, Any]:
+def summary_facts(
+    parts: Parts, federation: Federation, workers: int, wall_time: float
+) -> dict[str, Any]:
     """What stands beside the results in summary.json."""
     data, scalars, algorithm = parts.data, parts.config.scalars, parts.algorithm
     return {
@@ -143,10 +158,16 @@ def report(parts: Parts, skipped: bool) -> None:
         print("this run is finished already (force=true runs it again)")
     if summary["status"] == "diverged":
         facts = summary["diverged"]
-        layer = f", layer {facts['layer']}" if facts.get("layer") else ""  # runs of earlier versions do not name one
+        layer = (
+            f", layer {facts['layer']}" if facts.get("layer") else ""
+        )  # runs of earlier versions do not name one
         print(f"diverged in round {facts['round']}: {facts['cause']}{layer}")
     else:
-        note = f" on a {summary['data']['note']}" if summary["data"]["source"] == "synthetic" else ""
+        note = (
+            f" on a {summary['data']['note']}" if summary["data"]["source"] == "synthetic" else ""
+        )
         best = f"best {100 * summary['best_accuracy']:.2f} % (round {summary['best_round']})"
-        print(f"accuracy{note}: final {100 * summary['final_accuracy']:.2f} %, {best}, scored: {summary['scoring']}")
+        print(
+            f"accuracy{note}: final {100 * summary['final_accuracy']:.2f} %, {best}, scored: {summary['scoring']}"
+        )
     print(f"run: {parts.folder.path}", flush=True)

@@ -26,7 +26,9 @@ def hash_of(folder: Path) -> str:
     return result.hexdigest()
 
 
-_HASH = hash_of(FOLDER)  # while fedbench is imported: later, the files may no longer be what is in memory
+_HASH = hash_of(
+    FOLDER
+)  # while fedbench is imported: later, the files may no longer be what is in memory
 
 
 def source_hash() -> str:
@@ -44,10 +46,15 @@ def source_commit() -> dict[str, Any]:
 
 def commit_of(checkout: Path) -> dict[str, Any]:
     """Nothing is known of an installed wheel, without git, or of a checkout that git does not trust."""
-    if not (checkout / ".git").exists():  # git would look further up, and find somebody else's repository
+    if not (
+        checkout / ".git"
+    ).exists():  # git would look further up, and find somebody else's repository
         return {"commit": None, "dirty": None}
     changes = _git(checkout, "status", "--porcelain")
-    return {"commit": _git(checkout, "rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}
+    return {
+        "commit": _git(checkout, "rev-parse", "HEAD"),
+        "dirty": None if changes is None else bool(changes),
+    }
 
 
 def _git(checkout: Path, *words: str) -> str | None:
@@ -56,7 +63,9 @@ def _git(checkout: Path, *words: str) -> str | None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-C", str(checkout), *words]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment
+        )
     except OSError:  # no git on this machine
         return None
     return ended.stdout.strip() if ended.returncode == 0 else None

@@ -218,7 +218,9 @@ def this_job() -> Outcome:
 def severest(statuses: list[int | None]) -> int:
     """The status of a sweep. A job without an end has failed."""
     found = {UNEXPECTED if status is None else status for status in statuses}
-    return next((status for status in (INTERRUPTED, UNEXPECTED, BAD_INPUT) if status in found), FINISHED)
+    return next(
+        (status for status in (INTERRUPTED, UNEXPECTED, BAD_INPUT) if status in found), FINISHED
+    )
 
 
 def short_path(path: str | Path) -> str:
@@ -250,7 +252,9 @@ def _take_signals(leave_terminal: bool) -> None:
     if leave_terminal:
         with suppress(OSError):
             os.setpgid(0, 0)
-    if not leave_terminal or signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:  # submitit has its own
+    if (
+        not leave_terminal or signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    ):  # submitit has its own
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

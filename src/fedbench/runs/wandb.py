@@ -65,9 +65,16 @@ class Wandb:
         for field in ("project", "entity", "group"):
             name = getattr(self, field)
             signs = set() if field == "group" else REFUSED_BY_WANDB
-            good = name is None or (0 < len(name) <= LONGEST_NAME and name.isprintable() and not signs & set(name))
+            good = name is None or (
+                0 < len(name) <= LONGEST_NAME and name.isprintable() and not signs & set(name)
+            )
             without = f", without {' '.join(sorted(signs))}," if signs else ""
-            require(good, f"logger.{field}", name, f"a name of 1 to {LONGEST_NAME} characters{without} is allowed")
+            require(
+                good,
+                f"logger.{field}",
+                name,
+                f"a name of 1 to {LONGEST_NAME} characters{without} is allowed",
+            )
 
     def start(self, run_id: str, label: str, config: dict[str, Any], folder: Path) -> Tracker:
         mode = self.mode
@@ -77,7 +84,15 @@ class Wandb:
 
 
 class _WandbTracker:
-    def __init__(self, settings: Wandb, mode: str, run_id: str, label: str, config: dict[str, Any], folder: Path):
+    def __init__(
+        self,
+        settings: Wandb,
+        mode: str,
+        run_id: str,
+        label: str,
+        config: dict[str, Any],
+        folder: Path,
+    ):
         import wandb  # takes a second, so only when it is used
 
         self.wandb = wandb
@@ -120,13 +135,18 @@ class _WandbTracker:
             action(self.run)
         except Exception as error:
             self.run = None
-            print(f"W&B failed ({_first_line(error)}); the run folder has everything all the same", flush=True)
+            print(
+                f"W&B failed ({_first_line(error)}); the run folder has everything all the same",
+                flush=True,
+            )
 
 
 def _first_line(error: Exception) -> str:
     line = next(iter(str(error).splitlines()), type(error).__name__)
     key = os.environ.get("WANDB_API_KEY")
-    line = re.sub(r"//[^/\s]*@", "//***@", line)  # http://user:password@host; what is printed ends up in logs
+    line = re.sub(
+        r"//[^/\s]*@", "//***@", line
+    )  # http://user:password@host; what is printed ends up in logs
     return line.replace(key, "***") if key else line
 
 
@@ -138,18 +158,26 @@ def start(mode: str, **arguments: Any) -> Any:
         mode = "offline"
     for chosen in dict.fromkeys((mode, "offline")):
         try:
-            wandb.setup(wandb.Settings(silent=True))  # else it prints the address as it is, with a password in it
+            wandb.setup(
+                wandb.Settings(silent=True)
+            )  # else it prints the address as it is, with a password in it
             settings = wandb.Settings(console="off", silent=True)
             if chosen != "offline":  # without a server there is nobody to lose patience with
                 settings.init_timeout = INIT_SECONDS
             return wandb.init(mode=chosen, settings=settings, **arguments)
         except Exception as error:  # whatever it is: a run must not end because nobody mirrors it
-            instead = "the files here have everything all the same" if chosen == "offline" else "logging offline"
+            instead = (
+                "the files here have everything all the same"
+                if chosen == "offline"
+                else "logging offline"
+            )
             print(f"W&B cannot be used ({_first_line(error)}); {instead}", flush=True)
         unreachable[0] = True
         with suppress(Exception, SystemExit):
             wandb.teardown()  # its service still holds the id of the run that failed, and would refuse it
-        os.environ.pop("WANDB_SERVICE", None)  # one that another process started lives on: a new one is to be used
+        os.environ.pop(
+            "WANDB_SERVICE", None
+        )  # one that another process started lives on: a new one is to be used
     return None
 
 

@@ -13,17 +13,25 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from fedbench.training.round_metrics import Record
-from fedbench.training.conformal import coverage_table
-from fedbench.parallel.failures import REMOVED, WorkerFault
 from fedbench.core.files import append
 from fedbench.core.flat_model import digest
+from fedbench.parallel.failures import REMOVED, WorkerFault
+from fedbench.runs.checksums import SUMMARY, seal
 from fedbench.runs.console import Progress
 from fedbench.runs.folder import RunFolder
-from fedbench.runs.checksums import SUMMARY, seal
 from fedbench.runs.wandb import Tracker
+from fedbench.training.conformal import coverage_table
+from fedbench.training.round_metrics import Record
 
-FIRST_COLUMNS = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")
+FIRST_COLUMNS = (
+    "round",
+    "test_accuracy",
+    "test_loss",
+    "train_loss",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+)
 
 
 class Recorder:
@@ -33,7 +41,10 @@ class Recorder:
         self.best_round = 0
         self.predictions: dict[str, Tensor] = {}  # "best" and "final"
         self.diverged: dict[str, Any] | None = None
-        self.tables = {"clients.csv": "", "local_tests.csv": ""}  # contents: rows for each client and round
+        self.tables = {
+            "clients.csv": "",
+            "local_tests.csv": "",
+        }  # contents: rows for each client and round
 
     def start(self, tracker: Tracker, done: int) -> None:
         """Begin to write; after a resume the files hold exactly the rows of the checkpoint again."""
@@ -99,8 +110,13 @@ class Recorder:
 
     def tensors(self) -> dict[str, Tensor]:
         """The larger part of that, as tensors."""
-        tables = {name: np.frombuffer(text.encode(), np.uint8) for name, text in self.tables.items()}
-        return {**self.predictions, **{name: torch.from_numpy(array.copy()) for name, array in tables.items()}}
+        tables = {
+            name: np.frombuffer(text.encode(), np.uint8) for name, text in self.tables.items()
+        }
+        return {
+            **self.predictions,
+            **{name: torch.from_numpy(array.copy()) for name, array in tables.items()},
+        }
 
     def restore(self, books: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.tables = {name: tensors.pop(name).numpy().tobytes().decode() for name in self.tables}
@@ -121,9 +137,14 @@ class Recorder:
         """Write the final files; the summary comes last, because its presence means finished."""
         self.progress.close()
         self._check_folder()
-        self.folder.write("model.safetensors", save(model, metadata={"note": note} if note else None))
+        self.folder.write(
+            "model.safetensors", save(model, metadata={"note": note} if note else None)
+        )
         arrays = {name: value.numpy() for name, value in self.predictions.items()}
-        self.folder.write("predictions.npz", _npz(labels=self.labels.numpy(), best_round=self.best_round, **arrays))
+        self.folder.write(
+            "predictions.npz",
+            _npz(labels=self.labels.numpy(), best_round=self.best_round, **arrays),
+        )
         self.folder.write("metrics.csv", _csv(self.rows, header=True))
         self._write_tables()
         summary = {**self._results(), "digest": digest(model), **facts}

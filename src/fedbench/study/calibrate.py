@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedbench.data.batches import Sampler
 from fedbench.config.validate import Config
 from fedbench.core.files import write_atomically
+from fedbench.data.batches import Sampler
 from fedbench.study.plan import Job, compose_config
 
 TEST_EXAMPLES = 500  # scored to find out what an evaluation takes
@@ -59,19 +59,30 @@ def work_of(config: Config) -> dict[str, Any]:
         test = min(test, train)
     clients = getattr(config.partition, "clients", None) or UNKNOWN_CLIENTS
     cohort = scalars.cohort or clients
-    sampler = Sampler(scalars.seed, client.batch_size, client.epochs, client.steps, drop_single=False)
+    sampler = Sampler(
+        scalars.seed, client.batch_size, client.epochs, client.steps, drop_single=False
+    )
     mean, pieces = max(train // clients, 1), config.algo["modifiers"]
     steps = pieces["gsnr"].steps if "gsnr" in pieces else sampler.planned_steps(mean)
     gradients = scalars.rounds * cohort * sampler.examples_seen(mean, steps)
     evaluations = max(scalars.rounds // scalars.eval.every, 1)
-    if config.partition.local_test:  # at every evaluation every client trains as it would in the next round
+    if (
+        config.partition.local_test
+    ):  # at every evaluation every client trains as it would in the next round
         gradients += evaluations * clients * sampler.examples_seen(mean, steps)
     scored = evaluations * test * (clients if config.algo.get("scoring") == "mean_acc" else 1)
     disk = 8 * train + 2 * test + ROW * cohort * scalars.rounds
-    return {"kind": json.dumps(kind, sort_keys=True), "gradients": gradients, "scored": scored, "disk": disk}
+    return {
+        "kind": json.dumps(kind, sort_keys=True),
+        "gradients": gradients,
+        "scored": scored,
+        "disk": disk,
+    }
 
 
-def estimate_all(jobs: Sequence[Job], results: Path, told: Callable[[int, int], None]) -> dict[str, Estimate]:
+def estimate_all(
+    jobs: Sequence[Job], results: Path, told: Callable[[int, int], None]
+) -> dict[str, Estimate]:
     """For the folder of every job. Measured rounds are kept in <results>/studies/calibration.json."""
     file = results / "studies" / "calibration.json"
     known = _kept(file)
@@ -80,7 +91,9 @@ def estimate_all(jobs: Sequence[Job], results: Path, told: Callable[[int, int], 
         known[kind] = _measure_apart(unpack(job, results))
         told(place + 1, len(new))
     if new:
-        succeeded = {kind: asdict(measured) for kind, measured in known.items() if measured.parameters}
+        succeeded = {
+            kind: asdict(measured) for kind, measured in known.items() if measured.parameters
+        }
         write_atomically(file, json.dumps(succeeded, indent=1) + "\n")
     return {job.folder: _estimate(job.work, known[job.work["kind"]]) for job in jobs}
 
@@ -129,7 +142,9 @@ def _measure(config: Config) -> Round:
     settle(scalars.runtime.threads)
     parts = build_parts(replace(config, scalars=fewer))
     data = parts.data
-    parts.data = replace(data, test_x=data.test_x[:TEST_EXAMPLES], test_y=data.test_y[:TEST_EXAMPLES])
+    parts.data = replace(
+        data, test_x=data.test_x[:TEST_EXAMPLES], test_y=data.test_y[:TEST_EXAMPLES]
+    )
     federation = assemble(Group(), parts)
     rounds = federation.rounds()
     next(rounds)
@@ -141,10 +156,16 @@ def _measure(config: Config) -> Round:
     federation.evaluator.score()
     scoring = time.perf_counter() - started
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Round(seconds / max(done, 1), scoring / len(parts.data.test_y), memory, federation.model.size)
+    return Round(
+        seconds / max(done, 1), scoring / len(parts.data.test_y), memory, federation.model.size
+    )
 
 
 def _estimate(work: dict[str, Any], measured: Round) -> Estimate:
-    seconds = START + work["gradients"] * measured.seconds_a_gradient + work["scored"] * measured.seconds_a_test
+    seconds = (
+        START
+        + work["gradients"] * measured.seconds_a_gradient
+        + work["scored"] * measured.seconds_a_test
+    )
     disk = work["disk"] + BYTES_A_PARAMETER * measured.parameters
     return Estimate(seconds, measured.memory, disk, known=measured.parameters > 0)

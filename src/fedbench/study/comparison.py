@@ -30,7 +30,9 @@ def columns_of(study: Study) -> dict[tuple[tuple[str, str], ...], list[StudyCell
 def accuracy_columns(measures: list[Measure]) -> list[str]:
     """The columns of metrics.csv that a table's accuracies come from; the global test set's when it has none."""
     accuracies = [measure for measure in measures if measure.is_accuracy]
-    columns = [one.parameters["column"] if one.name == "metric" else "test_accuracy" for one in accuracies]
+    columns = [
+        one.parameters["column"] if one.name == "metric" else "test_accuracy" for one in accuracies
+    ]
     return list(dict.fromkeys(columns)) or ["test_accuracy"]
 
 
@@ -46,8 +48,12 @@ def equal_cost(study: Study, accuracy: str, kind: str, notes: Notes) -> Grid | N
             cells[cell.cell.key] = _at_budget(cell, accuracy, kind, budgets[others])
     if not any(budgets.values()):
         return None
-    told = "; ".join(f"{column_title(others)}{plain(budget)}" for others, budget in budgets.items() if budget)
-    title = f"At equal {kind}" + ("" if accuracy == "test_accuracy" else f": {accuracy.replace('_', ' ')}")
+    told = "; ".join(
+        f"{column_title(others)}{plain(budget)}" for others, budget in budgets.items() if budget
+    )
+    title = f"At equal {kind}" + (
+        "" if accuracy == "test_accuracy" else f": {accuracy.replace('_', ' ')}"
+    )
     grid = _grid(study, title, lambda cell: cells.get(cell.cell.key), notes)
     grid.caption = f"Best {accuracy} (%) for at most as many {COSTS[kind]} as the cheapest method spent: {told}."
     return grid
@@ -71,14 +77,20 @@ def _at_budget(cell: StudyCell, accuracy: str, kind: str, budget: float | None) 
             found.append(Reading(None, "damaged" if costs is None else "missing"))
             continue
         best = accuracy_at(costs, list(run.metrics[accuracy]), budget or 0.0)
-        found.append(Reading(None if best is None else 100 * best, "unreached" if best is None else "ok", budget))
+        found.append(
+            Reading(
+                None if best is None else 100 * best, "unreached" if best is None else "ok", budget
+            )
+        )
     value = plain_value(found, 2)
     too_dear = value.number is None and any(reading.state == "unreached" for reading in found)
     detail = "its first evaluation had cost more than that" if too_dear else value.detail
     return GridCell("over budget" if too_dear else value.text, value=value.number, detail=detail)
 
 
-def significance(values: Values, measure: Measure, notes: Notes, on_images: bool = True) -> list[Grid]:
+def significance(
+    values: Values, measure: Measure, notes: Notes, on_images: bool = True
+) -> list[Grid]:
     """Every method against each proposed one: McNemar on the test images, and a paired test over seeds.
 
     `on_images`: whether the models are judged on common test images; where every client has its own there is no
@@ -86,16 +98,30 @@ def significance(values: Values, measure: Measure, notes: Notes, on_images: bool
     """
     study = values.study
     known = study.experiment.labels(METHOD, study.scale) if METHOD in study.experiment.axes else []
-    proposed = [name for name in study.experiment.proposed if name in known and name not in study.experiment.readings]
-    return [grid for name in proposed if (grid := _against(values, measure, notes, name, on_images)) is not None]
+    proposed = [
+        name
+        for name in study.experiment.proposed
+        if name in known and name not in study.experiment.readings
+    ]
+    return [
+        grid
+        for name in proposed
+        if (grid := _against(values, measure, notes, name, on_images)) is not None
+    ]
 
 
-def _against(values: Values, measure: Measure, notes: Notes, name: str, on_images: bool) -> Grid | None:
+def _against(
+    values: Values, measure: Measure, notes: Notes, name: str, on_images: bool
+) -> Grid | None:
     study, cells, silent = values.study, {}, []
     which = "final" if measure.name == "final_accuracy" else "best"
     for labels, column in columns_of(study).items():
         own = next((cell for cell in column if cell.labels[METHOD] == name), None)
-        others = [cell for cell in column if own is not None and cell is not own and not is_reference(cell)]
+        others = [
+            cell
+            for cell in column
+            if own is not None and cell is not own and not is_reference(cell)
+        ]
         if own is None or not own.finished:
             silent.append(column_title(labels).removesuffix(": ") or "the table")
             continue
@@ -104,12 +130,16 @@ def _against(values: Values, measure: Measure, notes: Notes, name: str, on_image
         images_p = _corrected([test.p if test is not None else None for test in tests])
         seeds_p = _corrected([pair.t_p if pair is not None else None for pair in pairs])
         for place, cell in enumerate(others):
-            words = _words(len(cell.runs), (tests[place], images_p[place]), (pairs[place], seeds_p[place]))
+            words = _words(
+                len(cell.runs), (tests[place], images_p[place]), (pairs[place], seeds_p[place])
+            )
             if words is not None:
                 cells[cell.cell.key] = words
     if not cells:
         return None
-    grid = _grid(study, f"Significance against {name}", lambda cell: cells.get(cell.cell.key), notes)
+    grid = _grid(
+        study, f"Significance against {name}", lambda cell: cells.get(cell.cell.key), notes
+    )
     images = "p of McNemar's test on the same test images (exact below 25 discordant pairs, the largest over seeds); "
     grid.caption = (
         f"{images if on_images else ''}mean difference in {measure.label} over seeds, {name} minus the row, with its "
@@ -129,14 +159,19 @@ def _corrected(p_values: list[float | None]) -> list[float | None]:
 
 def _over_seeds(values: Values, measure: Measure, own: StudyCell, cell: StudyCell) -> Paired | None:
     ours, theirs = (
-        {run.seed: reading.value for run, reading in zip(one.runs, values.of(one, measure).readings, strict=True)}
+        {
+            run.seed: reading.value
+            for run, reading in zip(one.runs, values.of(one, measure).readings, strict=True)
+        }
         for one in (own, cell)
     )
     seeds = [seed for seed in ours if seed in theirs]
     return paired([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
 
 
-def _words(wanted: int, images: tuple[Any, float | None], seeds: tuple[Paired | None, float | None]) -> GridCell | None:
+def _words(
+    wanted: int, images: tuple[Any, float | None], seeds: tuple[Paired | None, float | None]
+) -> GridCell | None:
     (test, images_p), (over, seeds_p) = images, seeds
     parts, detail = [], []
     if test is not None:
@@ -153,7 +188,9 @@ def _words(wanted: int, images: tuple[Any, float | None], seeds: tuple[Paired | 
         detail += [f"Wilcoxon's {over.wilcoxon_p:.2g}"] if over.wilcoxon_p is not None else []
     if not parts:
         return None
-    return GridCell("; ".join(parts), value=seeds_p if images_p is None else images_p, detail="; ".join(detail))
+    return GridCell(
+        "; ".join(parts), value=seeds_p if images_p is None else images_p, detail="; ".join(detail)
+    )
 
 
 def _grid(study: Study, title: str, cell_of: Any, notes: Notes) -> Grid:
@@ -172,8 +209,17 @@ def _grid(study: Study, title: str, cell_of: Any, notes: Notes) -> Grid:
         if any(one.measured for one in line):
             rows.append(GridRow([method], line))
     names = axes or ["measure"]
-    return Grid(title, [METHOD], [list(head) or [title] for head in heads], rows, column_names=names, measure=title)
+    return Grid(
+        title,
+        [METHOD],
+        [list(head) or [title] for head in heads],
+        rows,
+        column_names=names,
+        measure=title,
+    )
 
 
 def column_title(others: tuple[tuple[str, str], ...]) -> str:
-    return "".join(f"{label}, " for _, label in others).removesuffix(", ") + (": " if others else "")
+    return "".join(f"{label}, " for _, label in others).removesuffix(", ") + (
+        ": " if others else ""
+    )

@@ -16,12 +16,22 @@ COLUMNS = ("Description", "Classes", "Images", "Resolution", "Year")
 
 def datasets_grid(experiment: Experiment) -> Grid:
     """A row a dataset. Numbers that differ are a miss; words cannot be compared, and the year is the paper's alone."""
-    printed = {(number.labels["dataset"], number.measure): number for number in experiment.published_numbers()}
+    printed = {
+        (number.labels["dataset"], number.measure): number
+        for number in experiment.published_numbers()
+    }
     rows = []
     for name in experiment.show["datasets"]:
         known = facts(name)
-        rows.append(GridRow([name], [_cell(known.get(column), printed.get((name, column))) for column in COLUMNS]))
-    return Grid(experiment.title, ["dataset"], [[column] for column in COLUMNS], rows, column_names=["fact"])
+        rows.append(
+            GridRow(
+                [name],
+                [_cell(known.get(column), printed.get((name, column))) for column in COLUMNS],
+            )
+        )
+    return Grid(
+        experiment.title, ["dataset"], [[column] for column in COLUMNS], rows, column_names=["fact"]
+    )
 
 
 def facts(name: str) -> dict[str, Any]:
@@ -46,7 +56,10 @@ def _cell(known: Any, published: Published | None) -> GridCell:
         cell.verdict = "unmeasured"
     elif isinstance(known, int) and published.value is not None:
         cell.value, away = float(known), known - published.value
-        cell.verdict, cell.difference = "match" if away == 0 else "miss", f"{'+' if away > 0 else ''}{plain(away)}"
+        cell.verdict, cell.difference = (
+            "match" if away == 0 else "miss",
+            f"{'+' if away > 0 else ''}{plain(away)}",
+        )
     elif published.printed == known:
         cell.verdict = "match"
     return cell

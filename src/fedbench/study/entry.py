@@ -75,7 +75,11 @@ def _all_measures(study: Study) -> list[Measure]:
     }
     shown |= {claim.get("measure") for claim in study.experiment.claims}
     shown |= {number.measure for number in study.experiment.published_numbers()}
-    shown |= {measure.parameters["of"] for measure in found if measure.label in shown and measure.name in OF_ANOTHER}
+    shown |= {
+        measure.parameters["of"]
+        for measure in found
+        if measure.label in shown and measure.name in OF_ANOTHER
+    }
     found = [measure for measure in found if measure.label in shown]
     if not found and study.cells:
         found = [as_measure("Final accuracy", "final_accuracy")]
@@ -88,15 +92,25 @@ def _grids(values: Values, notes: Notes, published: list[Any]) -> list[Grid]:
     axes = list(study.experiment.axes)
     rows = show.get("rows") or ([METHOD] if METHOD in axes else axes[:1])
     columns = list(show.get("columns") or [])
-    columns += [axis for axis in axes if axis not in rows + columns and len(combinations(study, [axis])) > 1]
-    title = study.experiment.title if show["form"] == "table" else "Numbers of the runs in the figure"
+    columns += [
+        axis for axis in axes if axis not in rows + columns and len(combinations(study, [axis])) > 1
+    ]
+    title = (
+        study.experiment.title if show["form"] == "table" else "Numbers of the runs in the figure"
+    )
     grids = [build_grid(values, {"rows": rows, "columns": columns}, notes, published, title)]
     measures = list(values.measures.values())
     grids[0].caption = caption(measures, published)
     if show["form"] == "table" and METHOD in axes:
         costs = [(column, kind) for column in accuracy_columns(measures) for kind in COSTS]
-        grids += [grid for column, kind in costs if (grid := equal_cost(study, column, kind, notes)) is not None]
-        accuracies = [measure for measure in measures if measure.is_accuracy and measure.name != "area"]
+        grids += [
+            grid
+            for column, kind in costs
+            if (grid := equal_cost(study, column, kind, notes)) is not None
+        ]
+        accuracies = [
+            measure for measure in measures if measure.is_accuracy and measure.name != "area"
+        ]
         compared = next(iter(accuracies), as_measure("Accuracy", "best_accuracy"))
         grids += significance(values, compared, notes, on_images=compared.name != "metric")
     return grids
@@ -114,7 +128,9 @@ def _claims(values: Values, published: list[Any]) -> list[Claim]:
         else:
             claims.append(Claim(claim["text"], "untested", "not checked by program"))
     for measure in values.measures.values():
-        ranked = METHOD in experiment.axes and measure.name != "mcnemar"  # p-values put nothing in order
+        ranked = (
+            METHOD in experiment.axes and measure.name != "mcnemar"
+        )  # p-values put nothing in order
         ordered = order_claim(values, measure, published) if ranked else None
         claims += [_with_lacking_seeds(ordered, values, measure)] if ordered is not None else []
     return claims
@@ -128,12 +144,18 @@ def _with_lacking_seeds(claim: Claim, values: Values, measure: Measure) -> Claim
         lacking += damaged or len(cell.finished) < len(cell.runs)
     if not lacking or claim.verdict == "untested":
         return claim
-    return replace(claim, detail=f"{claim.detail}; {lacking} of {len(cells)} cells lack seeds or have diverged ones")
+    return replace(
+        claim,
+        detail=f"{claim.detail}; {lacking} of {len(cells)} cells lack seeds or have diverged ones",
+    )
 
 
 def _with_reservations(claim: Claim, entry: Entry) -> Claim:
     """A verdict on a paper's claim says on what it rests, when that is not what the paper rests it on."""
-    reasons = [f"{entry.scale} scale" if entry.reduction else "", "stand-in data" if entry.stand_in else ""]
+    reasons = [
+        f"{entry.scale} scale" if entry.reduction else "",
+        "stand-in data" if entry.stand_in else "",
+    ]
     told = ", ".join(reason for reason in reasons if reason)
     if not told or claim.verdict == "untested":
         return claim
@@ -154,14 +176,23 @@ def _pictures(study: Study, values: Values, results: Path) -> list[Picture]:
 
     pictures = []
     for number, (title, figure) in enumerate(draw(study, measure)):
-        stem = results / "figures" / study.scale / (study.experiment.name + (f"-{number + 1}" if number else ""))
+        stem = (
+            results
+            / "figures"
+            / study.scale
+            / (study.experiment.name + (f"-{number + 1}" if number else ""))
+        )
         png, svg = save(figure, stem)
         pictures.append(Picture(title, png, svg, describe(figure)))
     return pictures
 
 
 def _stand_ins(runs: list[StudyRun]) -> str:
-    names = {run.summary["data"]["name"] for run in runs if run.done and run.summary["data"]["source"] == "synthetic"}
+    names = {
+        run.summary["data"]["name"]
+        for run in runs
+        if run.done and run.summary["data"]["source"] == "synthetic"
+    }
     return ", ".join(sorted(names))
 
 
@@ -180,7 +211,9 @@ def _settings(study: Study) -> list[Setting]:
         if not used:
             continue  # of methods or datasets that this experiment has not
         full = _look_up(base, key)
-        if key in changed or key.partition(".")[0] in changed:  # `model=lenet` changes all of `model`
+        if (
+            key in changed or key.partition(".")[0] in changed
+        ):  # `model=lenet` changes all of `model`
             used = f"{full or 'as published'} ({study.scale} scale: {used})"
         settings.append(Setting(key, used, origin["from"], origin.get("why", "")))
     return settings
@@ -215,11 +248,15 @@ def _problems(study: Study) -> list[str]:
     for cell in study.cells:
         for run in cell.runs:
             if run.status in (FAILED, REFUSED):
-                found.append(f"{', '.join(cell.labels.values())}, seed {run.seed}, {run.status}: {run.problem.strip()}")
+                found.append(
+                    f"{', '.join(cell.labels.values())}, seed {run.seed}, {run.status}: {run.problem.strip()}"
+                )
             elif run.problem or (run.finished and not _readable(run)):
                 words = run.problem or "metrics.csv cannot be read, so this run counts as missing"
                 words += "; force=true runs it again"
-                found.append(f"{', '.join(cell.labels.values())}, seed {run.seed}, damaged: {run.folder}: {words}")
+                found.append(
+                    f"{', '.join(cell.labels.values())}, seed {run.seed}, damaged: {run.folder}: {words}"
+                )
     return found
 
 

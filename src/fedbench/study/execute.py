@@ -21,8 +21,8 @@ import torch.multiprocessing as multiprocessing
 
 from fedbench.config.validate import Config
 from fedbench.core.errors import BadInput
-from fedbench.parallel.failures import MachineFault, WorkerFailure
 from fedbench.core.files import write_atomically
+from fedbench.parallel.failures import MachineFault, WorkerFailure
 from fedbench.parallel.interrupt import Interrupted
 from fedbench.study.plan import Job, compose_config
 
@@ -87,7 +87,9 @@ class Executor:
                 return
             worker = idle or self._start()
             worker.job, worker.started = waiting.pop(), time.monotonic()
-            with contextlib.suppress(ConnectionError):  # it died while idle, which is noticed when we listen to it
+            with contextlib.suppress(
+                ConnectionError
+            ):  # it died while idle, which is noticed when we listen to it
                 worker.pipe.send(worker.job)
 
     def _start(self) -> _Worker:
@@ -95,7 +97,9 @@ class Executor:
         others = [worker.pipe for worker in self.workers]
         arguments = (theirs, [ours, *others], self.results, self.ranks, self.wandb)
         process = FORK.Process(target=_work, args=arguments)
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # until the worker has handlers of its own
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, STOPPING
+        )  # until the worker has handlers of its own
         process.start()
         self.workers.append(_Worker(process, ours))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
@@ -109,7 +113,10 @@ class Executor:
             seconds, job = time.monotonic() - worker.started, worker.job
             try:
                 status, problem = pipe.recv()
-            except (EOFError, ConnectionError):  # the process died: of a signal, mostly for want of memory
+            except (
+                EOFError,
+                ConnectionError,
+            ):  # the process died: of a signal, mostly for want of memory
                 worker.process.join()
                 worker.pipe.close()
                 self.workers.remove(worker)
@@ -118,7 +125,9 @@ class Executor:
             failure = self.results / job.folder / FAILURE
             if status == "failed":
                 write_atomically(failure, problem)
-            elif status == "finished":  # an interrupted attempt has not shown that the failure is gone
+            elif (
+                status == "finished"
+            ):  # an interrupted attempt has not shown that the failure is gone
                 failure.unlink(missing_ok=True)
             yield Outcome(job, status, seconds, problem)
 
@@ -130,7 +139,9 @@ class Executor:
         return "failed", f"the process of this run died of {name}{hint}\n"
 
 
-def _work(pipe: Connection, others: list[Connection], results: Path, ranks: int, wandb: bool) -> None:
+def _work(
+    pipe: Connection, others: list[Connection], results: Path, ranks: int, wandb: bool
+) -> None:
     """A worker: runs what comes through the pipe until it is closed."""
     for other in others:
         other.close()  # else this end would keep a dead parent's pipes open
@@ -139,17 +150,23 @@ def _work(pipe: Connection, others: list[Connection], results: Path, ranks: int,
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         for descriptor in {1, 2, _descriptor(sys.stdout), _descriptor(sys.stderr)} - {None}:
             os.dup2(log.fileno(), descriptor)
-        with contextlib.suppress(EOFError, ConnectionError):  # the parent has closed its end, or is no more
+        with contextlib.suppress(
+            EOFError, ConnectionError
+        ):  # the parent has closed its end, or is no more
             while True:
                 job: Job = pipe.recv()
                 log.seek(0)
                 log.truncate()
-                status, problem = _attempt(lambda job=job: _configuration(job, results, ranks, wandb), request)
+                status, problem = _attempt(
+                    lambda job=job: _configuration(job, results, ranks, wandb), request
+                )
                 sys.stdout.flush()
                 sys.stderr.flush()
                 if status == "failed":
                     log.seek(0)
-                    problem = f"fedbench {' '.join(job.words)}\n\n{problem}\nIts output:\n{log.read()}"
+                    problem = (
+                        f"fedbench {' '.join(job.words)}\n\n{problem}\nIts output:\n{log.read()}"
+                    )
                 pipe.send((status, problem))
 
 
@@ -160,7 +177,9 @@ class _Request:
         self.working = self.made = False
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._handle)
-        multiprocessing._prctl_pr_set_pdeathsig(signal.SIGTERM)  # should the parent die, the kernel asks
+        multiprocessing._prctl_pr_set_pdeathsig(
+            signal.SIGTERM
+        )  # should the parent die, the kernel asks
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -188,12 +207,18 @@ def _descriptor(stream: TextIO) -> int | None:
 
 def _configuration(job: Job, results: Path, ranks: int, wandb: bool) -> Config:
     if not job.config or wandb:
-        group = job.words[0].removeprefix("experiment=")  # where it is shared, the first that has it
+        group = job.words[0].removeprefix(
+            "experiment="
+        )  # where it is shared, the first that has it
         logger = ["logger=wandb", f"logger.group={group}"] if wandb else []
-        return compose_config([*job.words, *logger, f"results={results}", f"runtime.workers={ranks}"])
+        return compose_config(
+            [*job.words, *logger, f"results={results}", f"runtime.workers={ranks}"]
+        )
     config: Config = pickle.loads(job.config)  # it comes from the process that started this one
     scalars = config.scalars
-    return replace(config, scalars=replace(scalars, runtime=replace(scalars.runtime, workers=ranks)))
+    return replace(
+        config, scalars=replace(scalars, runtime=replace(scalars.runtime, workers=ranks))
+    )
 
 
 def _attempt(configuration: Callable[[], Config], request: _Request) -> tuple[str, str]:

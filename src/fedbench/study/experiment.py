@@ -40,8 +40,12 @@ class Cell:
 
     def matches(self, wanted: dict[str, Any]) -> bool:
         """Whether the labels are among the wanted ones: axis -> a label or a list of labels."""
-        lists = {axis: names if isinstance(names, list) else [names] for axis, names in wanted.items()}
-        return all(self.labels.get(axis) in [str(name) for name in names] for axis, names in lists.items())
+        lists = {
+            axis: names if isinstance(names, list) else [names] for axis, names in wanted.items()
+        }
+        return all(
+            self.labels.get(axis) in [str(name) for name in names] for axis, names in lists.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -75,13 +79,17 @@ class Experiment:
     seeds: list[int] = field(default_factory=list)
     published: str | None = None
     proposed: list[str] = field(default_factory=list)
-    readings: list[str] = field(default_factory=list)  # rows that read a printed method in a further way
+    readings: list[str] = field(
+        default_factory=list
+    )  # rows that read a printed method in a further way
     baseline: str = ""
     claims: list[dict[str, Any]] = field(default_factory=list)
     provenance: dict[str, dict[str, Any]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
-    base: dict[str, Any] = field(default_factory=dict)  # the file's settings beside the study: those of paper scale
+    base: dict[str, Any] = field(
+        default_factory=dict
+    )  # the file's settings beside the study: those of paper scale
 
     @property
     def file(self) -> Path:
@@ -114,7 +122,9 @@ class Experiment:
             for axis, label in labels.items():
                 words += shlex.split(reduced.get("extra", {}).get(axis, {}).get(label) or "")
             last = {_key(word): word for word in words}  # Hydra takes a group only once
-            own_seed = last.pop("seed", "").removeprefix("seed=")  # an axis may say which seed goes with which label
+            own_seed = last.pop("seed", "").removeprefix(
+                "seed="
+            )  # an axis may say which seed goes with which label
             cell = Cell(labels, tuple(last.values()), (int(own_seed),) if own_seed else seeds)
             if not any(cell.matches(combination) for combination in self.skip):
                 cells.append(cell)
@@ -128,13 +138,21 @@ class Experiment:
         lines = [reduced.get("overrides") or ""]
         for axis, words in reduced.get("extra", {}).items():
             lines += [words[label] or "" for label in self.labels(axis, scale) if label in words]
-        return {"rounds", "data.subset", "data.source"} | {_key(word) for line in lines for word in shlex.split(line)}
+        return {"rounds", "data.subset", "data.source"} | {
+            _key(word) for line in lines for word in shlex.split(line)
+        }
 
     def replaced(self, labels: dict[str, str], scale: str) -> list[str]:
         """The words by which a scale makes a cell something else than its labels say: other data, another network."""
         reduced = self.scales.get(scale, {})
-        own = {_key(word) for axis, label in labels.items() for word in shlex.split(self.axes[axis][label] or "")}
-        general = [word for word in shlex.split(reduced.get("overrides") or "") if _key(word) not in own]
+        own = {
+            _key(word)
+            for axis, label in labels.items()
+            for word in shlex.split(self.axes[axis][label] or "")
+        }
+        general = [
+            word for word in shlex.split(reduced.get("overrides") or "") if _key(word) not in own
+        ]
         extra = [
             word
             for axis, label in labels.items()
@@ -180,7 +198,9 @@ def names() -> list[str]:
 @cache
 def _names(folder: Path) -> tuple[str, ...]:
     files = [file for file in folder.rglob("*.yaml") if file.stem[0] != "_"]
-    return tuple(sorted((str(file.relative_to(folder).with_suffix("")) for file in files), key=_order))
+    return tuple(
+        sorted((str(file.relative_to(folder).with_suffix("")) for file in files), key=_order)
+    )
 
 
 def _order(name: str) -> tuple[Any, ...]:
@@ -210,7 +230,8 @@ def load(name: str) -> Experiment:
     for key in ("axes", "scales"):
         study[key] = study.get(key) or {}
     study["axes"] = {
-        axis: {str(label): words for label, words in labels.items()} for axis, labels in study["axes"].items()
+        axis: {str(label): words for label, words in labels.items()}
+        for axis, labels in study["axes"].items()
     }
     return Experiment(name=name, base=base, **study)
 
@@ -238,7 +259,9 @@ def _chosen_groups(name: str) -> list[dict[str, Any]]:
 
 def _content(name: str) -> dict[str, Any]:
     text = (experiments_folder() / f"{name}.yaml").read_text(encoding="utf-8")
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # C's, where there is one, is faster
+    return yaml.load(
+        text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )  # C's, where there is one, is faster
 
 
 def _over(below: Any, above: Any) -> Any:

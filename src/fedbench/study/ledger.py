@@ -11,13 +11,23 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbench.core.errors import BadInput
-from fedbench.runs.folder import RunFolder
 from fedbench.runs.checksums import examine
+from fedbench.runs.folder import RunFolder
 from fedbench.study.calibrate import Estimate
 from fedbench.study.execute import FAILURE
 from fedbench.study.experiment import SCALES, load
 from fedbench.study.plan import Job, Plan, read_plan
-from fedbench.study.runs import DIVERGED, FAILED, FINISHED, MISSING, REFUSED, RUNNING, Study, StudyCell, StudyRun
+from fedbench.study.runs import (
+    DIVERGED,
+    FAILED,
+    FINISHED,
+    MISSING,
+    REFUSED,
+    RUNNING,
+    Study,
+    StudyCell,
+    StudyRun,
+)
 
 DONE = (FINISHED, DIVERGED)
 
@@ -29,13 +39,17 @@ def status_of(job: Job, results: Path) -> StudyRun:
     folder = RunFolder(results / job.folder)
     summary, damage = examine(folder.path, by_content=False)
     if summary is not None:
-        return StudyRun(job.seed, folder.path, DIVERGED if summary["status"] == "diverged" else FINISHED)
+        return StudyRun(
+            job.seed, folder.path, DIVERGED if summary["status"] == "diverged" else FINISHED
+        )
     if _is_locked(folder.path):
         return StudyRun(job.seed, folder.path, RUNNING)
     failure = folder.path / FAILURE
     if failure.is_file():
         return StudyRun(job.seed, folder.path, FAILED, failure.read_text(errors="replace"))
-    return StudyRun(job.seed, folder.path, MISSING, f"{damage}, so this run counts as missing" if damage else "")
+    return StudyRun(
+        job.seed, folder.path, MISSING, f"{damage}, so this run counts as missing" if damage else ""
+    )
 
 
 def _is_locked(folder: Path) -> bool:
@@ -58,7 +72,11 @@ def kept_plans(results: Path, experiments: list[str], scale: str | None = None) 
     plans = []
     for name in experiments:
         scales = [scale] if scale else list(reversed(SCALES))
-        kept = [found[0] for candidate in scales if (found := read_plan(results, name, candidate)) is not None]
+        kept = [
+            found[0]
+            for candidate in scales
+            if (found := read_plan(results, name, candidate)) is not None
+        ]
         begun = [plan for plan in kept if any(status_of(job, results).done for job in plan.jobs)]
         plans += (begun or kept)[:1]
     return plans
@@ -66,7 +84,10 @@ def kept_plans(results: Path, experiments: list[str], scale: str | None = None) 
 
 def study_of(plan: Plan, results: Path) -> Study:
     """The experiment of a plan with its runs, as far as there are any."""
-    cells = [StudyCell(planned.cell, [status_of(job, results) for job in planned.jobs]) for planned in plan.cells]
+    cells = [
+        StudyCell(planned.cell, [status_of(job, results) for job in planned.jobs])
+        for planned in plan.cells
+    ]
     return Study(load(plan.experiment), plan.scale, cells)
 
 
@@ -128,18 +149,28 @@ class Ledger:
             numbers = [sum(counts[name] for name in DONE), line.shared]
             numbers += [counts[name] for name in (MISSING, RUNNING, FAILED, REFUSED)]
             table.add_row(
-                line.experiment, *(str(number) if number else "" for number in numbers), *_words(own, processes)
+                line.experiment,
+                *(str(number) if number else "" for number in numbers),
+                *_words(own, processes),
             )
-            total.update({"done": numbers[0], **{name: counts[name] for name in (MISSING, FAILED, REFUSED)}})
+            total.update(
+                {"done": numbers[0], **{name: counts[name] for name in (MISSING, FAILED, REFUSED)}}
+            )
         console.print(table)
         words = [f"{total['done']} runs done, {len(self.missing)} to do"]
         if estimates:
             time, memory, disk = _words(list(estimates.values()), processes)
-            words.append(f"about {time} with {processes} at a time, {memory} of memory, {disk} of disk")
+            words.append(
+                f"about {time} with {processes} at a time, {memory} of memory, {disk} of disk"
+            )
         if total[REFUSED]:
             words.append(f"{total[REFUSED]} refused")
         unknown = sum(not estimate.known for estimate in estimates.values())
-        words += [f"{unknown} runs could not be calibrated and are not in these numbers"] if unknown else []
+        words += (
+            [f"{unknown} runs could not be calibrated and are not in these numbers"]
+            if unknown
+            else []
+        )
         console.print("; ".join(words))
 
 

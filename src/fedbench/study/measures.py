@@ -26,7 +26,12 @@ class Measure:
     @property
     def is_accuracy(self) -> bool:
         percent = self.name == "metric" and bool(self.parameters.get("percent"))
-        return percent or self.name in ("best_accuracy", "final_accuracy", "mean_accuracy_last", "area")
+        return percent or self.name in (
+            "best_accuracy",
+            "final_accuracy",
+            "mean_accuracy_last",
+            "area",
+        )
 
     @property
     def is_cost(self) -> bool:
@@ -41,7 +46,11 @@ class Measure:
 
 def measures_of(show: dict[str, Any]) -> list[Measure]:
     """Those of a form; one that is null was inherited and is not wanted."""
-    return [as_measure(label, spec) for label, spec in (show.get("measures") or {}).items() if spec is not None]
+    return [
+        as_measure(label, spec)
+        for label, spec in (show.get("measures") or {}).items()
+        if spec is not None
+    ]
 
 
 def as_measure(label: str, spec: str | dict[str, Any]) -> Measure:
@@ -54,7 +63,9 @@ def as_measure(label: str, spec: str | dict[str, Any]) -> Measure:
 def readings(study: Study, cell: StudyCell, measure: Measure) -> list[Reading]:
     """One reading for each seed of the cell."""
     if measure.name not in READERS:
-        raise BadInput(f"{study.experiment.name}: measure {measure.name}: {nearest(measure.name, READERS)}")
+        raise BadInput(
+            f"{study.experiment.name}: measure {measure.name}: {nearest(measure.name, READERS)}"
+        )
     reader = READERS[measure.name]
     found = []
     for run in cell.runs:

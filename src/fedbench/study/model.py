@@ -39,7 +39,9 @@ class Grid:
     columns: list[list[str]]  # for every column its labels, outermost first
     rows: list[GridRow]
     caption: str = ""
-    column_names: list[str] = field(default_factory=list)  # of the axes whose labels head a column, outermost first
+    column_names: list[str] = field(
+        default_factory=list
+    )  # of the axes whose labels head a column, outermost first
     measure: str = ""  # what all cells show, when no column says it
 
     def header(self) -> list[list[tuple[str, int]]]:
@@ -120,5 +122,7 @@ class Entry:
 
     def counts(self) -> dict[str, int]:
         """How many cells of the first grid have which verdict."""
-        verdicts = [cell.verdict for grid in self.grids[:1] for row in grid.rows for cell in row.cells]
+        verdicts = [
+            cell.verdict for grid in self.grids[:1] for row in grid.rows for cell in row.cells
+        ]
         return {verdict: verdicts.count(verdict) for verdict in VERDICTS}

@@ -37,17 +37,23 @@ class Notes:
             texts.append(f"Reduced scale ({self.study.scale}): {reduction}.")
         replaced = self.study.experiment.replaced(cell.labels, self.study.scale)
         if replaced and done:
-            texts.append(f"Not what the label says, hence no verdict: run with {' '.join(replaced)}.")
+            texts.append(
+                f"Not what the label says, hence no verdict: run with {' '.join(replaced)}."
+            )
         for run in done:
             data = run.summary["data"]
             if data["source"] == "synthetic":
-                texts.append(f"Stand-in data: not the real {data['name']}, but synthetic examples of its shape.")
+                texts.append(
+                    f"Stand-in data: not the real {data['name']}, but synthetic examples of its shape."
+                )
             elif data["note"] and "subset" not in data["note"]:
                 texts.append(f"Data: {data['name']}, {data['note']}.")
             texts += [f"Stamp: {stamp}." for stamp in run.summary["stamps"]]
             if run.status == DIVERGED:
                 cause = run.summary["diverged"]
-                texts.append(f"* Seed {run.seed} diverged in round {cause['round']}: {cause['cause']}.")
+                texts.append(
+                    f"* Seed {run.seed} diverged in round {cause['round']}: {cause['cause']}."
+                )
             if run.summary["scoring"] != "global":
                 texts.append(f"There is no global model; scored as {run.summary['scoring']}.")
         for run in cell.runs:
@@ -61,5 +67,7 @@ class Notes:
         everywhere, here = [], []
         for key, setting in self.study.experiment.provenance.items():
             if setting["from"] == CHOICE and cell.cell.matches(setting.get("only") or {}):
-                (here if setting.get("only") else everywhere).append(f"{key}: {setting['why'].rstrip('.')}")
+                (here if setting.get("only") else everywhere).append(
+                    f"{key}: {setting['why'].rstrip('.')}"
+                )
         return [f"Our choice. {'; '.join(chosen)}." for chosen in (everywhere, here) if chosen]

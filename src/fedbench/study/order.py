@@ -13,7 +13,9 @@ from fedbench.study.measures import Measure
 from fedbench.study.model import Claim
 from fedbench.study.table import Values
 
-PARTLY = 0.75  # share of pairs in the published order from which the order is partly the published one
+PARTLY = (
+    0.75  # share of pairs in the published order from which the order is partly the published one
+)
 TOLD = 3  # pairs that are named
 
 
@@ -30,7 +32,9 @@ class Order:
         return len(self.as_published) + len(self.otherwise)
 
 
-def compare_order(measured: Mapping[str, float | None], published: Mapping[str, float | None], higher: bool) -> Order:
+def compare_order(
+    measured: Mapping[str, float | None], published: Mapping[str, float | None], higher: bool
+) -> Order:
     """Of methods with a published place. Infinite is "diverged" or "never reached", with the sign that is worst.
 
     Where the paper has a tie there is no order to find again. What was not measured, and two that both failed, decide
@@ -68,9 +72,13 @@ def order_claim(values: Values, measure: Measure, published: list[Published]) ->
     for others, column in columns_of(values.study).items():
         ranked = [cell for cell in column if cell.labels[METHOD] not in experiment.readings]
         replaced = [cell for cell in ranked if experiment.replaced(cell.labels, values.study.scale)]
-        measured = {cell.labels[METHOD]: values.of(cell, measure).for_claim(higher) for cell in ranked}
+        measured = {
+            cell.labels[METHOD]: values.of(cell, measure).for_claim(higher) for cell in ranked
+        }
         measured |= {cell.labels[METHOD]: None for cell in replaced}
-        printed = {cell.labels[METHOD]: numbers.get(frozenset(cell.labels.items())) for cell in ranked}
+        printed = {
+            cell.labels[METHOD]: numbers.get(frozenset(cell.labels.items())) for cell in ranked
+        }
         orders[column_title(others)] = compare_order(measured, printed, higher)
     if not any(order.decided + order.undecided for order in orders.values()):
         return None
@@ -78,15 +86,23 @@ def order_claim(values: Values, measure: Measure, published: list[Published]) ->
 
 
 def _judged(text: str, orders: Mapping[str, Order]) -> Claim:
-    decided, undecided = (sum(getattr(order, key) for order in orders.values()) for key in ("decided", "undecided"))
+    decided, undecided = (
+        sum(getattr(order, key) for order in orders.values()) for key in ("decided", "undecided")
+    )
     if not decided:
         return Claim(text, "untested", "no two methods of a column can be compared")
     agreeing = sum(len(order.as_published) for order in orders.values())
     tested = [order for order in orders.values() if order.decided]
     whole = sum(not order.otherwise for order in tested)
-    verdict = "holds" if agreeing == decided else "partly" if agreeing >= PARTLY * decided else "fails"
+    verdict = (
+        "holds" if agreeing == decided else "partly" if agreeing >= PARTLY * decided else "fails"
+    )
     detail = f"{agreeing} of {decided} pairs of methods, {whole} of {len(tested)} columns in full"
-    lost = [f"{title}{' before '.join(pair)}" for title, order in orders.items() for pair in order.otherwise]
+    lost = [
+        f"{title}{' before '.join(pair)}"
+        for title, order in orders.items()
+        for pair in order.otherwise
+    ]
     if lost:
         more = f" and {len(lost) - TOLD} more" if len(lost) > TOLD else ""
         detail += f"; published but not measured: {'; '.join(lost[:TOLD])}{more}"

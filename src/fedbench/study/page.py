@@ -23,7 +23,9 @@ from markupsafe import Markup
 from fedbench.core.files import write_atomically
 from fedbench.study.model import SYMBOLS, VERDICTS, Claim, Entry, GridCell, Picture, RunLink
 
-LARGEST_SVG = 400_000  # bytes: a larger drawing (many thousand marks) is slow to show, and its PNG is smaller
+LARGEST_SVG = (
+    400_000  # bytes: a larger drawing (many thousand marks) is slow to show, and its PNG is smaller
+)
 
 
 @dataclass
@@ -64,11 +66,16 @@ def write_page(entries: list[Entry], target: Path, results: Path) -> None:
     groups = itertools.groupby(sections, key=lambda section: section.entry.paper)
     page = _environment(target, results).get_template("report.html")
     text = page.render(
-        papers=[(paper, f"paper-{number}", list(members)) for number, (paper, members) in enumerate(groups, 1)],
+        papers=[
+            (paper, f"paper-{number}", list(members))
+            for number, (paper, members) in enumerate(groups, 1)
+        ],
         sections=sections,
         scales=_unique(entry.scale for entry in entries),
         commits=_unique(_short_commit(run.commit) for entry in entries for run in entry.runs),
-        totals={verdict: sum(section.counts[verdict] for section in sections) for verdict in VERDICTS},
+        totals={
+            verdict: sum(section.counts[verdict] for section in sections) for verdict in VERDICTS
+        },
         claims=_claim_counts(entries),
         style=Markup(style),
         script=Markup(script),
@@ -87,7 +94,11 @@ def _environment(target: Path, results: Path) -> Environment:
     )
 
     def run_link(run: RunLink) -> str:
-        return quote(Path(os.path.relpath(results / run.path, target.parent)).as_posix()) if run.path else ""
+        return (
+            quote(Path(os.path.relpath(results / run.path, target.parent)).as_posix())
+            if run.path
+            else ""
+        )
 
     environment.filters |= {
         "run_link": run_link,
@@ -120,13 +131,20 @@ def _sections(entries: list[Entry]) -> list[Section]:
     sections = []
     for position, (entry, slug) in enumerate(zip(ordered, slugs, strict=True), 1):
         unique = slug and slugs.count(slug) == 1
-        sections.append(Section(entry, f"experiment-{slug}" if unique else f"experiment-{position}-{slug}", position))
+        sections.append(
+            Section(
+                entry, f"experiment-{slug}" if unique else f"experiment-{position}-{slug}", position
+            )
+        )
     return sections
 
 
 def _claim_counts(entries: list[Entry]) -> dict[str, int]:
     claims: list[Claim] = [claim for entry in entries for claim in entry.claims]
-    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in ("holds", "partly", "fails")}
+    counts = {
+        verdict: sum(claim.verdict == verdict for claim in claims)
+        for verdict in ("holds", "partly", "fails")
+    }
     return {**counts, "tested": sum(counts.values()), "all": len(claims)}
 
 

@@ -24,12 +24,12 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from fedbench.config.validate import Config, check, config_folder
-from fedbench.data.files import data_root
-from fedbench.core.errors import BadInput, MissingData
-from fedbench.parallel.failures import MachineFault
-from fedbench.core.files import write_atomically
 from fedbench.config.hydra_errors import CONFIGURATION_ERRORS, explain
+from fedbench.config.validate import Config, check, config_folder
+from fedbench.core.errors import BadInput, MissingData
+from fedbench.core.files import write_atomically
+from fedbench.data.files import data_root
+from fedbench.parallel.failures import MachineFault
 from fedbench.study.experiment import Cell, Experiment
 
 STAND_IN = "data.source=synthetic"
@@ -45,7 +45,9 @@ class Job:
     folder: str = ""  # relative to the results folder
     problem: str = ""  # why it cannot be run
     work: dict[str, Any] = field(default_factory=dict)  # how much there is to do, for the estimate
-    config: bytes = field(default=b"", repr=False)  # the checked configuration, pickled; while planning and running
+    config: bytes = field(
+        default=b"", repr=False
+    )  # the checked configuration, pickled; while planning and running
     broken: bool = False  # not refused: the program failed on it, and `problem` is the traceback
 
 
@@ -77,7 +79,12 @@ class Plan:
             }
             for planned in self.cells
         ]
-        content = {"experiment": self.experiment, "scale": self.scale, "stamp": stamp, "cells": cells}
+        content = {
+            "experiment": self.experiment,
+            "scale": self.scale,
+            "stamp": stamp,
+            "cells": cells,
+        }
         write_atomically(self.file(results), json.dumps(content, indent=1) + "\n")
 
 
@@ -95,7 +102,9 @@ def read_plan(results: Path, experiment: str, scale: str) -> tuple[Plan, str] | 
         for kept in content["cells"]:
             jobs = [Job(**{key: run[key] for key in KEPT}) for run in kept["runs"]]
             seeds = tuple(job.seed for job in jobs)
-            cells.append(PlannedCell(Cell(dict(kept["labels"]), tuple(kept["overrides"]), seeds), jobs))
+            cells.append(
+                PlannedCell(Cell(dict(kept["labels"]), tuple(kept["overrides"]), seeds), jobs)
+            )
         return Plan(experiment, scale, cells), content["stamp"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -106,7 +115,10 @@ def stamp() -> str:
     from fedbench.train import pick_device
 
     digest = hashlib.blake2b(pick_device("auto").encode(), digest_size=8)
-    for folder, suffixes in ((config_folder(), (".yaml", ".csv")), (Path(__file__).parents[1], (".py",))):
+    for folder, suffixes in (
+        (config_folder(), (".yaml", ".csv")),
+        (Path(__file__).parents[1], (".py",)),
+    ):
         for file in sorted(folder.rglob("*")):
             if file.suffix in suffixes:
                 digest.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
@@ -118,7 +130,10 @@ def stamp() -> str:
 
 
 def make_plans(
-    studies: Sequence[tuple[Experiment, str]], results: Path, processes: int, told: Callable[[int, int], None]
+    studies: Sequence[tuple[Experiment, str]],
+    results: Path,
+    processes: int,
+    told: Callable[[int, int], None],
 ) -> list[Plan]:
     """The plans of several studies. Those that were kept and still hold are taken as they are.
 
@@ -132,9 +147,14 @@ def make_plans(
             plans.append(kept[0])
         else:
             cells = experiment.cells(scale)
-            jobs = [[Job(experiment.job(cell, seed, scale), seed) for seed in cell.seeds] for cell in cells]
+            jobs = [
+                [Job(experiment.job(cell, seed, scale), seed) for seed in cell.seeds]
+                for cell in cells
+            ]
             plans.append(Plan(experiment.name, scale, list(map(PlannedCell, cells, jobs))))
-    alike: dict[tuple[str, ...], list[Job]] = {}  # composed once; Hydra takes a third of a second for each
+    alike: dict[
+        tuple[str, ...], list[Job]
+    ] = {}  # composed once; Hydra takes a third of a second for each
     for (experiment, _), plan in zip(studies, plans, strict=True):
         settings = experiment.settings()
         for job in plan.jobs:
@@ -218,4 +238,6 @@ def compose_config(words: Sequence[str]) -> Config:
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         composed = compose("config", overrides=list(words), return_hydra_config=True)
     choices: dict[str, Any] = dict(composed.hydra.runtime.choices)
-    return check(OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"]), choices)
+    return check(
+        OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"]), choices
+    )

@@ -15,9 +15,21 @@ from safetensors.numpy import load_file
 from fedbench.study.runs import Study, StudyCell, StudyRun
 from fedbench.study.statistics import entropy, first_reaching
 
-UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, SafetensorError)  # what a damaged file raises
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    BadZipFile,
+    SafetensorError,
+)  # what a damaged file raises
 MEGABYTE = 1e6
-COSTS = {"rounds_to": "round", "bytes_to": "bytes", "gradients_to": "gradients", "seconds_to": "seconds"}
+COSTS = {
+    "rounds_to": "round",
+    "bytes_to": "bytes",
+    "gradients_to": "gradients",
+    "seconds_to": "seconds",
+}
 PERCENT = 100.0
 
 
@@ -42,7 +54,9 @@ def _accuracy(key: str) -> Callable[..., Reading]:
     return lambda study, cell, run, parameters: Reading(PERCENT * run.summary[key])
 
 
-def _mean_accuracy_last(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+def _mean_accuracy_last(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
     """Over the evaluations in so many rounds at the end; the last one counts in any case."""
     rounds = run.metrics["round"]
     last = run.metrics.test_accuracy[rounds > rounds.iloc[-1] - int(parameters["rounds"])]
@@ -51,7 +65,10 @@ def _mean_accuracy_last(study: Study, cell: StudyCell, run: StudyRun, parameters
 
 def _area(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
     """The mean over rounds of the accuracy: the area under its curve, by the trapezoidal rule, for a width of one."""
-    rounds, accuracy = run.metrics["round"].to_numpy(float), run.metrics.test_accuracy.to_numpy(float)
+    rounds, accuracy = (
+        run.metrics["round"].to_numpy(float),
+        run.metrics.test_accuracy.to_numpy(float),
+    )
     if len(rounds) < 2:
         return Reading(PERCENT * float(accuracy.mean()))
     return Reading(PERCENT * float(np.trapezoid(accuracy, rounds) / (rounds[-1] - rounds[0])))
@@ -74,7 +91,9 @@ def _cost_to(kind: str) -> Callable[..., Reading]:
         if target is None:
             return Reading(None, "no target")
         costs = cost_series(run, kind)
-        cost = first_reaching(list(costs), list(run.metrics.test_accuracy), target, int(parameters.get("window", 1)))
+        cost = first_reaching(
+            list(costs), list(run.metrics.test_accuracy), target, int(parameters.get("window", 1))
+        )
         return Reading(cost, "ok" if cost is not None else "unreached", limit=float(costs.iloc[-1]))
 
     return read
@@ -89,14 +108,19 @@ def target_of(study: Study, cell: StudyCell, run: StudyRun, target: Any) -> floa
         same = [own for own in (other.finished if other else []) if own.seed == run.seed]
         return float(same[0].summary["best_accuracy"]) if same else None
     (axis, numbers), *_ = target.items()
-    return next((float(number) for label, number in numbers.items() if str(label) == cell.labels[axis]), None)
+    return next(
+        (float(number) for label, number in numbers.items() if str(label) == cell.labels[axis]),
+        None,
+    )
 
 
 def _seconds(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
     return Reading(float(run.summary["train_seconds"]))
 
 
-def _round_seconds(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+def _round_seconds(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
     """The mean time of a round, with its evaluation."""
     last = run.metrics.iloc[-1]
     return Reading(float(last["seconds"] / last["round"]))
@@ -104,10 +128,16 @@ def _round_seconds(study: Study, cell: StudyCell, run: StudyRun, parameters: dic
 
 def last_rounds(clients: pd.DataFrame, rounds: int | None) -> pd.DataFrame:
     """The rows of clients.csv of so many rounds at the end; None = of all."""
-    return clients if rounds is None else clients[clients["round"] > clients["round"].max() - int(rounds)]
+    return (
+        clients
+        if rounds is None
+        else clients[clients["round"] > clients["round"].max() - int(rounds)]
+    )
 
 
-def _client_column(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+def _client_column(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
     """A column of clients.csv, mean over rounds of what `of` says of the clients of a round, or of one `client`.
 
     mean, their spread (standard deviation), or entropy: of the values as shares of their sum.
@@ -132,7 +162,9 @@ def _set_size(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str
     return Reading(float(found["size"].iloc[0])) if len(found) else Reading(None, "missing")
 
 
-def _gradient_norm(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+def _gradient_norm(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
     """Of the norms of all layers (or of one), clients and rounds (or the `last` ones): mean, variance or maximum."""
     table = last_rounds(run.table("clients.csv"), parameters.get("last"))
     columns = [name for name in table if name.startswith("gradient_norm/")]
@@ -143,10 +175,14 @@ def _gradient_norm(study: Study, cell: StudyCell, run: StudyRun, parameters: dic
     norms = norms[np.isfinite(norms)]
     if not norms.size:
         return Reading(None, "missing")
-    return Reading(float({"mean": np.mean, "variance": np.var, "maximum": np.max}[parameters["of"]](norms)))
+    return Reading(
+        float({"mean": np.mean, "variance": np.var, "maximum": np.max}[parameters["of"]](norms))
+    )
 
 
-def _distance_to(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+def _distance_to(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
     """The Euclidean distance between the final models, with the same seed, hence from the same initial weights."""
     other = sibling(study, cell, parameters["cell"])
     same = [own for own in (other.finished if other else []) if own.seed == run.seed]

@@ -20,14 +20,21 @@ from fedbench.study.text import csv_rows, latex, markdown
 
 
 def render_all(
-    plans: list[Plan], results: Path, console: Console, wandb: bool = False, beside: Sequence[Plan] = ()
+    plans: list[Plan],
+    results: Path,
+    console: Console,
+    wandb: bool = False,
+    beside: Sequence[Plan] = (),
 ) -> list[Entry]:
     """One experiment after another, in as many processes as there are cores, then the page of all.
 
     `beside`: experiments that are in the page, too, but that nobody asked for, so that they are not sent to W&B again.
     """
     order = names()
-    tasks = [(plan, results) for plan in sorted([*plans, *beside], key=lambda plan: order.index(plan.experiment))]
+    tasks = [
+        (plan, results)
+        for plan in sorted([*plans, *beside], key=lambda plan: order.index(plan.experiment))
+    ]
     entries = []
     processes = min(len(os.sched_getaffinity(0)), len(tasks))
     with console.status("rendering") as status, pool_of(processes) as pool:
@@ -56,7 +63,10 @@ def render(task: tuple[Plan, Path]) -> Entry:
     write_atomically(stem.with_suffix(".md"), markdown(entry, stem.parent))
     if entry.grids:
         write_atomically(stem.with_suffix(".csv"), csv_rows(entry))
-        write_atomically(stem.with_suffix(".tex"), "\n\n".join(latex(grid, entry.footnotes) for grid in entry.grids))
+        write_atomically(
+            stem.with_suffix(".tex"),
+            "\n\n".join(latex(grid, entry.footnotes) for grid in entry.grids),
+        )
     else:  # no numbers of an earlier rendering are left beside a page that has none
         stem.with_suffix(".csv").unlink(missing_ok=True)
         stem.with_suffix(".tex").unlink(missing_ok=True)

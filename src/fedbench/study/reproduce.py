@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from fedbench.config.streams import make_usable
 from fedbench.core.errors import FINISHED, INTERRUPTED, UNEXPECTED, BadInput, OneLineParser
 from fedbench.runs.source import source_commit
-from fedbench.config.streams import make_usable
 from fedbench.study.calibrate import estimate_all
 from fedbench.study.endings import one_line_endings
 from fedbench.study.execute import Executor
@@ -26,12 +26,24 @@ from fedbench.study.render import render_all
 
 def parse(words: list[str]) -> argparse.Namespace:
     parser = OneLineParser(prog="reproduce_tables.py", description=__doc__)
-    parser.add_argument("--scale", choices=SCALES, default="smoke", help="how much of each study is run")
-    parser.add_argument("--only", help="one experiment (fedpgvc/table2) or all of a paper (fedpgvc)")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="where runs and reports go")
-    parser.add_argument("--jobs", type=int, default=None, help="runs at a time; one a core or GPU unless given")
+    parser.add_argument(
+        "--scale", choices=SCALES, default="smoke", help="how much of each study is run"
+    )
+    parser.add_argument(
+        "--only", help="one experiment (fedpgvc/table2) or all of a paper (fedpgvc)"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="where runs and reports go"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=None, help="runs at a time; one a core or GPU unless given"
+    )
     parser.add_argument("--dry-run", action="store_true", help="stop after the ledger")
-    parser.add_argument("--wandb", action="store_true", help="send each experiment to W&B as a group, with its table")
+    parser.add_argument(
+        "--wandb",
+        action="store_true",
+        help="send each experiment to W&B as a group, with its table",
+    )
     arguments = parser.parse_args(words)
     if arguments.jobs is not None and arguments.jobs < 1:
         raise BadInput(f"--jobs={arguments.jobs}: an integer above 0 is allowed")
@@ -49,13 +61,19 @@ def reproduce(arguments: argparse.Namespace, console: Console) -> int:
         ledger = Ledger(plans, results)
         told = lambda done, wanted: status.update(f"calibrating: {done} of {wanted} kinds of runs")  # noqa: E731
         estimates = estimate_all(ledger.missing, results, told)
-    processes = arguments.jobs or max(1, torch.cuda.device_count() if torch.cuda.is_available() else cores)
+    processes = arguments.jobs or max(
+        1, torch.cuda.device_count() if torch.cuda.is_available() else cores
+    )
     ledger.show(console, estimates, processes)
     if arguments.dry_run:
         return FINISHED
     longest_first = sorted(ledger.missing, key=lambda job: -estimates[job.folder].seconds)
     failed, interrupted = run_missing(longest_first, arguments, processes, console)
-    failed += [(f"fedbench {' '.join(job.words)}", last_line(job.problem)) for job in ledger.unplanned if job.broken]
+    failed += [
+        (f"fedbench {' '.join(job.words)}", last_line(job.problem))
+        for job in ledger.unplanned
+        if job.broken
+    ]
     refused = [job for job in ledger.unplanned if not job.broken]
     others = kept_plans(results, [name for name in names() if name not in chosen(arguments.only)])
     entries = render_all(plans, results, console, wandb=arguments.wandb, beside=others)
@@ -96,9 +114,13 @@ def run_missing(
             reason = last_line(outcome.problem.split("\nIts output:")[0])
             failed.append((f"fedbench {' '.join(outcome.job.words)}", reason))
     done = number - interrupted
-    console.print(f"{done} of {len(jobs)} runs in {duration(time.monotonic() - started)}", highlight=False)
+    console.print(
+        f"{done} of {len(jobs)} runs in {duration(time.monotonic() - started)}", highlight=False
+    )
     if executor.stopping:
-        console.print("interrupted; the same command goes on where this one stopped", highlight=False)
+        console.print(
+            "interrupted; the same command goes on where this one stopped", highlight=False
+        )
     return failed, executor.stopping
 
 

@@ -30,7 +30,9 @@ class StudyRun:
     """One run of a cell. Files are read when asked for; only a finished or diverged run has them."""
 
     seed: int
-    folder: Path | None  # None when the configuration was refused, for example because its data are not here
+    folder: (
+        Path | None
+    )  # None when the configuration was refused, for example because its data are not here
     status: str
     problem: str = ""  # of a failed or refused run, in one line
 
@@ -52,7 +54,9 @@ class StudyRun:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return yaml.load((self.folder / "config.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return yaml.load(
+            (self.folder / "config.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
 
     def table(self, name: str) -> pd.DataFrame:
         """metrics.csv (a row for each evaluated round), clients.csv, conformal.csv ..."""

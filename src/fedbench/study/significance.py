@@ -42,11 +42,15 @@ def mcnemar(labels: ArrayLike, first: ArrayLike, second: ArrayLike) -> McNemar:
 
     labels, first, second = (np.asarray(array) for array in (labels, first, second))
     if not labels.shape == first.shape == second.shape or labels.ndim != 1:
-        raise ValueError(f"labels and predictions of different images: {labels.shape}, {first.shape}, {second.shape}")
+        raise ValueError(
+            f"labels and predictions of different images: {labels.shape}, {first.shape}, {second.shape}"
+        )
     n01 = int(np.sum((first != labels) & (second == labels)))
     n10 = int(np.sum((first == labels) & (second != labels)))
     exact = n01 + n10 < EXACT_BELOW
-    if n01 == n10:  # no difference at all; the continuity correction would overshoot zero and find one
+    if (
+        n01 == n10
+    ):  # no difference at all; the continuity correction would overshoot zero and find one
         return McNemar(n01, n10, 1.0, exact)
     p = float(test([[0, n10], [n01, 0]], exact=exact, correction=True).pvalue)
     return McNemar(n01, n10, p, exact)
@@ -118,7 +122,9 @@ def paired(own: Sequence[float | None], other: Sequence[float | None]) -> Paired
     t_p = float(stats.ttest_rel(*zip(*both, strict=True)).pvalue)
     reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * spread / math.sqrt(count)
     effect = _small_sample(count - 1) * difference / spread if count > 2 else None
-    return Paired(count, len(pairs), difference, difference - reach, difference + reach, t_p, ranks_p, effect)
+    return Paired(
+        count, len(pairs), difference, difference - reach, difference + reach, t_p, ranks_p, effect
+    )
 
 
 def _signed_ranks(differences: list[float], noise: float) -> float:
@@ -132,4 +138,6 @@ def _signed_ranks(differences: list[float], noise: float) -> float:
 
 def _small_sample(freedom: int) -> float:
     """Hedges' correction of a standardised mean, exactly (Hedges 1981); from two degrees of freedom on."""
-    return math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(freedom / 2)
+    return math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(
+        freedom / 2
+    )

@@ -9,7 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, median, stdev  # exact for floats, so independent of the order of the seeds
+from statistics import (  # exact for floats, so independent of the order of the seeds
+    mean,
+    median,
+    stdev,
+)
 
 NOISE = 1e-9  # a target, budget or tolerance is met when missed by no more: 0.1 + 0.2 reaches 0.3
 
@@ -49,14 +53,18 @@ def summarise(values: Sequence[float | None], wanted: int, diverged: int = 0) ->
     """Of one value for each seed; None and non-finite ones do not count. Those of diverged runs are not to be given."""
     counted = [float(value) for value in values if value is not None and math.isfinite(value)]
     if len(values) + diverged > wanted:
-        raise ValueError(f"{len(values)} values and {diverged} diverged seeds, but {wanted} seeds were asked for")
+        raise ValueError(
+            f"{len(values)} values and {diverged} diverged seeds, but {wanted} seeds were asked for"
+        )
     if not counted:
         return Summary(None, None, 0, wanted, diverged, None, None)
     std = stdev(counted) if len(counted) > 1 else None
     return Summary(mean(counted), std, len(counted), wanted, diverged, min(counted), max(counted))
 
 
-def first_reaching(costs: Sequence[float], accuracies: Sequence[float], target: float, window: int = 1) -> float | None:
+def first_reaching(
+    costs: Sequence[float], accuracies: Sequence[float], target: float, window: int = 1
+) -> float | None:
     """The cost of the first evaluation at which the mean of the last `window` accuracies is at least the target.
 
     Costs are what has been spent at each evaluation: the round, bytes, gradients. A mean over fewer than `window`
@@ -74,7 +82,10 @@ def accuracy_at(costs: Sequence[float], accuracies: Sequence[float], budget: flo
     """The best accuracy for at most that cost; None when the first evaluation costs more already."""
     pairs = zip(costs, accuracies, strict=True)
     allowed = budget + NOISE * abs(budget)
-    return max((float(best) for cost, best in pairs if cost <= allowed and not math.isnan(best)), default=None)
+    return max(
+        (float(best) for cost, best in pairs if cost <= allowed and not math.isnan(best)),
+        default=None,
+    )
 
 
 def equal_budget(cost_lists: Sequence[Sequence[float]]) -> float | None:
@@ -119,7 +130,11 @@ class Censored:
         """`20 to 45`, `20 to > 100` when a seed did not get there; nothing when none did."""
         if self.low is None or self.high is None:
             return ""
-        end = plain(self.high) if self.reached == self.count else f"> {plain(self.limit or self.high)}"
+        end = (
+            plain(self.high)
+            if self.reached == self.count
+            else f"> {plain(self.limit or self.high)}"
+        )
         return f"{plain(self.low)} to {end}"
 
 

@@ -13,7 +13,15 @@ from fedbench.study.readers import UNREADABLE, Reading, sibling
 from fedbench.study.runs import Study, StudyCell
 from fedbench.study.significance import mcnemar_pooled
 from fedbench.study.statistics import plain, speed_up
-from fedbench.study.value import Value, as_censored, cost_value, maximum_value, plain_value, seeds_part, seeds_text
+from fedbench.study.value import (
+    Value,
+    as_censored,
+    cost_value,
+    maximum_value,
+    plain_value,
+    seeds_part,
+    seeds_text,
+)
 from fedbench.study.verdict import SIGNIFICANT, compare, tolerance_for
 
 
@@ -32,7 +40,9 @@ class Values:
 
     def by_labels(self, measure: Measure) -> dict[tuple[tuple[str, str], ...], float | None]:
         higher = measure.higher_is_better
-        return {cell.cell.key: self.of(cell, measure).for_claim(higher) for cell in self.study.cells}
+        return {
+            cell.cell.key: self.of(cell, measure).for_claim(higher) for cell in self.study.cells
+        }
 
     def _compute(self, cell: StudyCell, measure: Measure) -> Value:
         if measure.name == "speed_up":
@@ -42,11 +52,17 @@ class Values:
         if measure.name == "ratio_to":
             return self._ratio_to(cell, measure)
         if measure.name == "difference_to":
-            return plain_value(self._differences(cell, measure), 2 if measure.parameters.get("percent") else None)
+            return plain_value(
+                self._differences(cell, measure), 2 if measure.parameters.get("percent") else None
+            )
         found = readings(self.study, cell, measure)
         if measure.parameters.get("over_seeds") == "maximum":
             return maximum_value(found, 2)
-        return cost_value(found) if measure.is_cost else plain_value(found, 2 if measure.is_accuracy else None)
+        return (
+            cost_value(found)
+            if measure.is_cost
+            else plain_value(found, 2 if measure.is_accuracy else None)
+        )
 
     def _speed_up(self, cell: StudyCell, measure: Measure) -> Value:
         """Of the measure that `of` names, against the cell of the baseline, all other labels being the same."""
@@ -62,14 +78,20 @@ class Values:
         theirs, own = (self.of(one, of).readings for one in (other, cell))
         ratio = speed_up(as_censored(theirs), as_censored(own))
         part = seeds_part(theirs, own) if ratio.value is not None else ""
-        return Value(ratio.text + part, ratio.value, ratio.sign, ratio.failed, detail=f"against {baseline}")
+        return Value(
+            ratio.text + part, ratio.value, ratio.sign, ratio.failed, detail=f"against {baseline}"
+        )
 
     def _mcnemar(self, cell: StudyCell, measure: Measure) -> Value:
         other = sibling(self.study, cell, measure.parameters["against"])
         which = measure.parameters.get("predictions", "best")
-        tested = mcnemar_between(cell, other, which) if other is not None and other is not cell else None
+        tested = (
+            mcnemar_between(cell, other, which) if other is not None and other is not cell else None
+        )
         if tested is None:
-            return Value("-", detail="" if other is not cell else "it is what the others are tested against")
+            return Value(
+                "-", detail="" if other is not cell else "it is what the others are tested against"
+            )
         counts = ", ".join(f"{test.n10} against {test.n01}" for test in tested.seeds)
         name = next(iter(measure.parameters["against"].values()))
         detail = f"{len(tested.seeds)} seeds; images that only this method, or only {name}, gets right: {counts}"
@@ -81,18 +103,29 @@ class Values:
 
     def _ratio_to(self, cell: StudyCell, measure: Measure) -> Value:
         """Of the means over seeds of the measure that `of` names, to that of another cell."""
-        other, of = sibling(self.study, cell, measure.parameters["cell"]), self.measures[measure.parameters["of"]]
+        other, of = (
+            sibling(self.study, cell, measure.parameters["cell"]),
+            self.measures[measure.parameters["of"]],
+        )
         own, base = (self.of(one, of).number if one is not None else None for one in (cell, other))
         if own is None or not base:
             return Value("-")
         part = seeds_part(*(self.of(one, of).readings for one in (cell, other)))
-        return Value(f"{plain(own / base, 3)}x{part}", own / base, detail=f"{plain(own)} to {plain(base)}")
+        return Value(
+            f"{plain(own / base, 3)}x{part}", own / base, detail=f"{plain(own)} to {plain(base)}"
+        )
 
     def _differences(self, cell: StudyCell, measure: Measure) -> list[Reading]:
         """Seed by seed, the measure that `of` names minus that of another cell; the other way round if `reverse`."""
-        other, of = sibling(self.study, cell, measure.parameters["cell"]), self.measures[measure.parameters["of"]]
+        other, of = (
+            sibling(self.study, cell, measure.parameters["cell"]),
+            self.measures[measure.parameters["of"]],
+        )
         base = self.of(other, of).readings if other is not None else []
-        theirs = {run.seed: reading for run, reading in zip(other.runs if other else [], base, strict=True)}
+        theirs = {
+            run.seed: reading
+            for run, reading in zip(other.runs if other else [], base, strict=True)
+        }
         sign = -1.0 if measure.parameters.get("reverse") else 1.0
         found = []
         for run, own in zip(cell.runs, self.of(cell, of).readings, strict=True):
@@ -107,20 +140,29 @@ def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
     pairs = []
     for run in own.finished:
         same = next((one for one in other.finished if one.seed == run.seed), None)
-        if same is None or run.summary["data"]["fingerprint"] != same.summary["data"]["fingerprint"]:
+        if (
+            same is None
+            or run.summary["data"]["fingerprint"] != same.summary["data"]["fingerprint"]
+        ):
             continue
         try:
             ours, theirs = run.predictions, same.predictions
         except UNREADABLE:
             continue
-        shapes = {(one[key].shape if key in one else None) for one in (ours, theirs) for key in ("labels", which)}
+        shapes = {
+            (one[key].shape if key in one else None)
+            for one in (ours, theirs)
+            for key in ("labels", which)
+        }
         # Personal models have a row of predictions for each client: there are no two classifiers to compare.
         if len(shapes) == 1 and (ours["labels"] == theirs["labels"]).all():
             pairs.append((ours["labels"], ours[which], theirs[which]))
     return mcnemar_pooled(pairs)
 
 
-def build_grid(values: Values, show: dict[str, Any], notes: Notes, published: list[Published], title: str) -> Grid:
+def build_grid(
+    values: Values, show: dict[str, Any], notes: Notes, published: list[Published], title: str
+) -> Grid:
     """Rows and columns as the file asks for; with several measures, the measure is the innermost column.
 
     An axis that is neither has one label only.
@@ -130,7 +172,9 @@ def build_grid(values: Values, show: dict[str, Any], notes: Notes, published: li
     row_keys = combinations(study, rows)
     column_keys = list(itertools.product(combinations(study, columns), measures))
     printed = {(frozenset(number.labels.items()), number.measure): number for number in published}
-    constant = {axis: label for axis in study.experiment.axes for (label,) in combinations(study, [axis])}
+    constant = {
+        axis: label for axis in study.experiment.axes for (label,) in combinations(study, [axis])
+    }
     lines = []
     for row in row_keys:
         cells = []
@@ -159,18 +203,26 @@ def _verdict(
     """None where a scale ran something else; and what fewer rounds than the paper's did not reach decides nothing."""
     if number is not None and study.experiment.replaced(cell.labels, study.scale):
         return "unmeasured", ""
-    tolerance = tolerance_for({"name": measure.name, **measure.parameters}, number.std if number else None)
+    tolerance = tolerance_for(
+        {"name": measure.name, **measure.parameters}, number.std if number else None
+    )
     reduced = bool(study.experiment.reduction(study.scale))
     undefined = measure.name == "speed_up" and value.number is None
     undecided = (reduced and (value.sign == ">" or undefined)) or (undefined and not value.failed)
-    verdict, difference = compare(value.number, number, tolerance, value.sign, value.failed, undecided)
+    verdict, difference = compare(
+        value.number, number, tolerance, value.sign, value.failed, undecided
+    )
     if value.behind and verdict == "match":
         return "miss", "significant, but the other way round"
     return verdict, difference
 
 
 def _grid_cell(
-    values: Values, cell: StudyCell | None, measure: Measure, printed: dict[Any, Published], notes: Notes
+    values: Values,
+    cell: StudyCell | None,
+    measure: Measure,
+    printed: dict[Any, Published],
+    notes: Notes,
 ) -> GridCell:
     if cell is None:
         return GridCell("")

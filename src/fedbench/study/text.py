@@ -19,12 +19,47 @@ from fedbench.study.model import SYMBOLS, Claim, Entry, Grid, GridCell, GridRow
 # What LaTeX takes for a command, and the signs that its text fonts do not have. None of it needs a package.
 LATEX = {
     **{sign: f"\\{sign}" for sign in "{}$&#%_"},
-    **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "|": r"\textbar{}"},
-    **{"<": "$<$", ">": "$>$", '"': "''", "`": r"\textasciigrave{}", "–": "--", "—": "---", "…": r"\ldots{}"},
-    **{"±": r"$\pm$", "−": "$-$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$"},
+    **{
+        "\\": r"\textbackslash{}",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "|": r"\textbar{}",
+    },
+    **{
+        "<": "$<$",
+        ">": "$>$",
+        '"': "''",
+        "`": r"\textasciigrave{}",
+        "–": "--",
+        "—": "---",
+        "…": r"\ldots{}",
+    },
+    **{
+        "±": r"$\pm$",
+        "−": "$-$",
+        "×": r"$\times$",
+        "·": r"$\cdot$",
+        "≤": r"$\leq$",
+        "≥": r"$\geq$",
+        "≈": r"$\approx$",
+    },
     **{"→": r"$\to$", "∞": r"$\infty$", "²": "$^2$", "³": "$^3$", "°": r"$^\circ$", "µ": r"$\mu$"},
-    **{"α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\varepsilon$", "η": r"$\eta$"},
-    **{"λ": r"$\lambda$", "μ": r"$\mu$", "ρ": r"$\rho$", "σ": r"$\sigma$", "τ": r"$\tau$", "Δ": r"$\Delta$"},
+    **{
+        "α": r"$\alpha$",
+        "β": r"$\beta$",
+        "γ": r"$\gamma$",
+        "δ": r"$\delta$",
+        "ε": r"$\varepsilon$",
+        "η": r"$\eta$",
+    },
+    **{
+        "λ": r"$\lambda$",
+        "μ": r"$\mu$",
+        "ρ": r"$\rho$",
+        "σ": r"$\sigma$",
+        "τ": r"$\tau$",
+        "Δ": r"$\Delta$",
+    },
     **{
         "‘": "`",
         "’": "'",
@@ -46,14 +81,23 @@ def markdown(entry: Entry, folder: Path | None = None) -> str:
     """A page of its own; pictures are linked relative to the folder that the page is written to."""
     facts = [f"Scale: {entry.scale}" + (f" ({entry.reduction})" if entry.reduction else "")]
     facts += [f"Stand-in data, not the real ones: {entry.stand_in}"] if entry.stand_in else []
-    facts += [f"Seeds: {', '.join(map(str, entry.seeds)) or 'none'}", f"Runs: {entry.done} of {entry.wanted}"]
-    parts = [f"# {_plain(f'{entry.paper}, {entry.number}: {entry.title}')}", _fenced(entry.command), _items(facts)]
+    facts += [
+        f"Seeds: {', '.join(map(str, entry.seeds)) or 'none'}",
+        f"Runs: {entry.done} of {entry.wanted}",
+    ]
+    parts = [
+        f"# {_plain(f'{entry.paper}, {entry.number}: {entry.title}')}",
+        _fenced(entry.command),
+        _items(facts),
+    ]
     claims = [_claim(claim) for claim in entry.claims]
     parts += ["## What the paper claims", _items(claims)] if claims else []
     for grid in entry.grids:
         parts += [f"## {_plain(grid.title)}"] if grid.title else []
         parts += [_markdown_table(grid), _line(grid.caption)]
-    parts += [_picture(picture.png, picture.title, picture.text, folder) for picture in entry.pictures]
+    parts += [
+        _picture(picture.png, picture.title, picture.text, folder) for picture in entry.pictures
+    ]
     parts += [_items([f"({mark}) {text}" for mark, text in entry.footnotes.items()])]
     parts += [_items(entry.remarks)]
     for problem in entry.problems:
@@ -95,7 +139,10 @@ def _picture(file: Path, title: str, text: str, folder: Path | None) -> str:
 
 def _markdown_table(grid: Grid) -> str:
     heads = [*grid.row_names, *(" / ".join(labels) for labels in grid.columns)]
-    lines = [[_plain(head) for head in heads], [*["---"] * len(grid.row_names), *["---:"] * len(grid.columns)]]
+    lines = [
+        [_plain(head) for head in heads],
+        [*["---"] * len(grid.row_names), *["---:"] * len(grid.columns)],
+    ]
     lines += [[*map(_plain, row.labels), *map(_markdown_cell, row.cells)] for row in grid.rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -103,7 +150,11 @@ def _markdown_table(grid: Grid) -> str:
 def _markdown_cell(cell: GridCell) -> str:
     marks = f"<sup>{_plain(','.join(cell.marks))}</sup>" if cell.marks else ""
     published = "; ".join(_plain(text) for text in (cell.published, cell.difference) if text)
-    words = [_plain(cell.measured) + marks, f"({published})" if published else "", SYMBOLS.get(cell.verdict, "?")]
+    words = [
+        _plain(cell.measured) + marks,
+        f"({published})" if published else "",
+        SYMBOLS.get(cell.verdict, "?"),
+    ]
     return " ".join(word for word in words if word)
 
 
@@ -115,7 +166,10 @@ def csv_rows(entry: Entry) -> str:
         for row in grid.rows
         for column in range(len(row.cells))
     ]
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in FIELDS)) or ["experiment", "table"]
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in FIELDS)) or [
+        "experiment",
+        "table",
+    ]
     file = io.StringIO()
     writer = csv.DictWriter(file, [*names, *FIELDS], restval="", lineterminator="\n")
     writer.writeheader()
@@ -129,15 +183,28 @@ def _csv_row(entry: Entry, grid: Grid, row: GridRow, column: int) -> dict[str, s
     values = {field: str(getattr(cell, field)) for field in FIELDS if hasattr(cell, field)}
     notes = " ".join(entry.footnotes.get(mark, "") for mark in cell.marks)
     values |= {"scale": entry.scale, "stand_in": entry.stand_in, "notes": notes}
-    values |= {"value": "" if cell.value is None else repr(float(cell.value)), "marks": " ".join(cell.marks)}
+    values |= {
+        "value": "" if cell.value is None else repr(float(cell.value)),
+        "marks": " ".join(cell.marks),
+    }
     labels_by_axis = dict(zip([*grid.row_names, *names], [*row.labels, *labels], strict=True))
-    return {"experiment": entry.name, "table": grid.title, "measure": grid.measure, **labels_by_axis, **values}
+    return {
+        "experiment": entry.name,
+        "table": grid.title,
+        "measure": grid.measure,
+        **labels_by_axis,
+        **values,
+    }
 
 
 def latex(grid: Grid, footnotes: dict[str, str] | None = None) -> str:
     """A table for a paper, with booktabs and xcolor; the published numbers stand small and grey below the measured."""
     before = len(grid.row_names)
-    lines = [r"% needs \usepackage{booktabs,xcolor} and \usepackage[T1]{fontenc}", r"\begin{table}", r"\centering"]
+    lines = [
+        r"% needs \usepackage{booktabs,xcolor} and \usepackage[T1]{fontenc}",
+        r"\begin{table}",
+        r"\centering",
+    ]
     lines += [rf"\caption{{{_latex(grid.title)}}}"] if grid.title else []
     lines += [rf"\begin{{tabular}}{{{'l' * before}{'r' * len(grid.columns)}}}", r"\toprule"]
     for line in grid.header()[:-1]:
@@ -149,7 +216,9 @@ def latex(grid: Grid, footnotes: dict[str, str] | None = None) -> str:
     lines += [r"\bottomrule", r"\end{tabular}"]
     used = {mark for row in grid.rows for cell in row.cells for mark in cell.marks}
     notes = [(mark, text) for mark, text in (footnotes or {}).items() if mark in used]
-    lines += [rf"\par\smallskip\footnotesize{_raised([mark])} {_latex(text)}" for mark, text in notes]
+    lines += [
+        rf"\par\smallskip\footnotesize{_raised([mark])} {_latex(text)}" for mark, text in notes
+    ]
     lines += [rf"\par\smallskip\footnotesize {_latex(grid.caption)}"] if grid.caption else []
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
@@ -157,7 +226,10 @@ def latex(grid: Grid, footnotes: dict[str, str] | None = None) -> str:
 def _latex(text: str) -> str:
     """One line that LaTeX prints as it is; a sign that its fonts lack is named by its number."""
     text = unicodedata.normalize("NFC", " ".join(text.split()))
-    return "".join(LATEX.get(sign) or (sign if _printable(sign) else f"{{[}}U+{ord(sign):04X}{{]}}") for sign in text)
+    return "".join(
+        LATEX.get(sign) or (sign if _printable(sign) else f"{{[}}U+{ord(sign):04X}{{]}}")
+        for sign in text
+    )
 
 
 def _printable(sign: str) -> bool:
@@ -181,11 +253,15 @@ def _latex_heads(line: list[tuple[str, int]], before: int) -> list[str]:
 
 def _latex_rows(row: GridRow) -> list[str]:
     """The measured numbers and, where the paper has any, a second line with those."""
-    measured = [_latex(cell.measured) + (_raised(cell.marks) if cell.marks else "") for cell in row.cells]
+    measured = [
+        _latex(cell.measured) + (_raised(cell.marks) if cell.marks else "") for cell in row.cells
+    ]
     lines = [_latex_line([*map(_latex, row.labels), *measured])]
     if any(cell.published for cell in row.cells):
         grey = [
-            rf"{{\scriptsize\color{{gray}}{_latex('; '.join(_beside(cell)))}}}" if cell.published else ""
+            rf"{{\scriptsize\color{{gray}}{_latex('; '.join(_beside(cell)))}}}"
+            if cell.published
+            else ""
             for cell in row.cells
         ]
         lines.append(_latex_line([*[""] * len(row.labels), *grey]))

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from fedbench.study.readers import Reading
 from fedbench.study.statistics import Censored, Summary, censored, plain, summarise
 
-NOT_RUN = ("missing", "damaged", "no target")  # states of readings that say nothing about the method
+NOT_RUN = (
+    "missing",
+    "damaged",
+    "no target",
+)  # states of readings that say nothing about the method
 
 
 @dataclass
@@ -38,16 +42,25 @@ def plain_value(found: list[Reading], decimals: int | None) -> Value:
     detail = "seeds: " + ", ".join(_seed_words(reading, decimals) for reading in found)
     if summary.mean is None:
         seeds = f" (0 of {len(found)} seeds)" if len(found) > 1 else ""
-        return Value(f"*{seeds}" if diverged else "-", failed=bool(diverged), readings=found, detail=detail)
+        return Value(
+            f"*{seeds}" if diverged else "-", failed=bool(diverged), readings=found, detail=detail
+        )
     failed = 2 * diverged >= len(found)  # a mean over the lucky seeds is no result of the method
     return Value(
-        summary_text(summary, decimals) + seeds_part(found), summary.mean, "", failed, readings=found, detail=detail
+        summary_text(summary, decimals) + seeds_part(found),
+        summary.mean,
+        "",
+        failed,
+        readings=found,
+        detail=detail,
     )
 
 
 def seeds_part(*lists: list[Reading]) -> str:
     """` *(2 of 3 seeds)` when a seed diverged, without star when one is missing; of several lists the worst counts."""
-    complete = [[reading.state in ("ok", "unreached") for reading in found] for found in lists if found]
+    complete = [
+        [reading.state in ("ok", "unreached") for reading in found] for found in lists if found
+    ]
     if all(map(all, complete)):
         return ""
     fewest = min(complete, key=lambda found: sum(found) / len(found))
@@ -80,12 +93,20 @@ def cost_value(found: list[Reading]) -> Value:
     median = as_censored(found)
     if not median.count:
         aimless = any(reading.state == "no target" for reading in found)
-        return Value("-", readings=found, detail="there is no target to reach" if aimless else "no seed was run")
-    detail = f"{median.reached} of {median.count} seeds reached it" + (f", {median.range}" if median.range else "")
+        return Value(
+            "-",
+            readings=found,
+            detail="there is no target to reach" if aimless else "no seed was run",
+        )
+    detail = f"{median.reached} of {median.count} seeds reached it" + (
+        f", {median.range}" if median.range else ""
+    )
     part = seeds_part(found)
     if median.value is None:  # all diverged: `*` says so
         part = seeds_text(0, len(found)) if len(found) > 1 else ""
-    return Value(median.text + part, median.value, median.sign, median.failed, readings=found, detail=detail)
+    return Value(
+        median.text + part, median.value, median.sign, median.failed, readings=found, detail=detail
+    )
 
 
 def as_censored(found: list[Reading]) -> Censored:
@@ -97,7 +118,9 @@ def as_censored(found: list[Reading]) -> Censored:
 
 def _seed_words(reading: Reading, decimals: int | None) -> str:
     if reading.value is None:
-        return {"diverged": "*", "damaged": "damaged", "unreached": f"> {plain(reading.limit or 0.0)}"}.get(
-            reading.state, "-"
-        )
+        return {
+            "diverged": "*",
+            "damaged": "damaged",
+            "unreached": f"> {plain(reading.limit or 0.0)}",
+        }.get(reading.state, "-")
     return f"{reading.value:.{decimals}f}" if decimals is not None else plain(reading.value)

@@ -58,19 +58,27 @@ def compare(
     diverged or did not reach their target: the paper's star. (Censored and SpeedUp have all three.) `undecided`: what
     was not reached might be, in as many rounds as the paper took, so that it says nothing for or against a star.
     """
-    if published is None or published.flag == "none" or (published.value is None and published.flag != "star"):
+    if (
+        published is None
+        or published.flag == "none"
+        or (published.value is None and published.flag != "star")
+    ):
         return "unpublished", ""
     if value is None and not failed:
         return "unmeasured", ""
     if published.flag == "star":
         if undecided:
             return "unmeasured", ""
-        chance = published.value is not None and value is not None  # `10 (*)`: it stayed at what guessing gives
+        chance = (
+            published.value is not None and value is not None
+        )  # `10 (*)`: it stayed at what guessing gives
         same = chance and _exact(value, published.value, tolerance) == "match"
         return ("match" if failed or same else "miss"), ""
     if undecided and value is None:
         return "unmeasured", ""
-    if value is None or (failed and not sign):  # it diverged where the paper has a number, or more than `over` rounds
+    if value is None or (
+        failed and not sign
+    ):  # it diverged where the paper has a number, or more than `over` rounds
         return "miss", ""
     text = f"{sign} {difference(value, published, tolerance)}".strip()
     if published.flag == "over":
@@ -82,7 +90,11 @@ def compare(
 
 def _exact(value: float, published: float, tolerance: Tolerance) -> str:
     if tolerance.threshold is not None:
-        return "match" if (value < tolerance.threshold) == (published < tolerance.threshold) else "miss"
+        return (
+            "match"
+            if (value < tolerance.threshold) == (published < tolerance.threshold)
+            else "miss"
+        )
     away = _deviation(value, published, tolerance.relative) - NOISE
     return "match" if away <= tolerance.match else "near" if away <= tolerance.near else "miss"
 
@@ -145,11 +157,18 @@ def check_claim(
     if "below" in claim:
         return _check_below(claim, values)
     columns = _columns(claim, values)
-    tested = {name: found for name, pairs in columns.items() if (found := [pair for pair in pairs if pair.known])}
+    tested = {
+        name: found
+        for name, pairs in columns.items()
+        if (found := [pair for pair in pairs if pair.known])
+    }
     if not tested:
         return Claim(claim["text"], "untested", "no column is measured")
     ties = bool(claim.get("ties"))
-    lost = {name: [pair for pair in pairs if not pair.holds(higher, ties)] for name, pairs in tested.items()}
+    lost = {
+        name: [pair for pair in pairs if not pair.holds(higher, ties)]
+        for name, pairs in tested.items()
+    }
     lost = {name: pairs for name, pairs in lost.items() if pairs}
     holding = len(tested) - len(lost)
     verdict = "partly" if lost and holding else "fails" if lost else "holds"
@@ -163,7 +182,9 @@ def check_claim(
     return Claim(claim["text"], verdict, "; ".join(parts))
 
 
-def _check_below(claim: Mapping[str, Any], values: Mapping[Iterable[tuple[str, str]], float | None]) -> Claim:
+def _check_below(
+    claim: Mapping[str, Any], values: Mapping[Iterable[tuple[str, str]], float | None]
+) -> Claim:
     """Whether every number that was measured is below the one that the claim names."""
     where, limit = claim.get("where") or {}, float(claim["below"])
     wanted = {
@@ -177,7 +198,11 @@ def _check_below(claim: Mapping[str, Any], values: Mapping[Iterable[tuple[str, s
     above = [f"{title} {plain(value)}" for title, value in known.items() if not value < limit]
     verdict = "holds" if not above else "partly" if len(above) < len(known) else "fails"
     parts = [f"{len(known) - len(above)} of {len(known)} cells below {limit:g}"]
-    parts += [f"not: {', '.join(above[:LISTED])}{' ...' if len(above) > LISTED else ''}"] if above else []
+    parts += (
+        [f"not: {', '.join(above[:LISTED])}{' ...' if len(above) > LISTED else ''}"]
+        if above
+        else []
+    )
     missing = len(wanted) - len(known)
     parts += [f"{missing} of {len(wanted)} cells not measured"] if missing else []
     return Claim(claim["text"], verdict, "; ".join(parts))
@@ -195,10 +220,14 @@ class _Pair:
     @property
     def known(self) -> bool:
         """Two that both diverged, or both never got there, are not compared."""
-        return None not in (self.own, self.other) and (math.isfinite(self.own) or math.isfinite(self.other))
+        return None not in (self.own, self.other) and (
+            math.isfinite(self.own) or math.isfinite(self.other)
+        )
 
     def holds(self, higher: bool, ties: bool) -> bool:
-        return (self.own > self.other if higher else self.own < self.other) or (ties and self.own == self.other)
+        return (self.own > self.other if higher else self.own < self.other) or (
+            ties and self.own == self.other
+        )
 
 
 def _columns(
@@ -208,11 +237,18 @@ def _columns(
     axis, where = claim.get("axis", "method"), claim.get("where") or {}
     columns: dict[str, dict[str, float | None]] = {}
     for key, value in values.items():
-        labels = dict(key if isinstance(key, tuple) else sorted(key))  # a set has no order to name a column by
+        labels = dict(
+            key if isinstance(key, tuple) else sorted(key)
+        )  # a set has no order to name a column by
         own = labels.pop(axis)
         if all(labels.get(name) in _listed(wanted) for name, wanted in where.items()):
             columns.setdefault(_title(labels), {})[own] = value
-    sides = [(one, two) for one in _listed(claim["better"]) for two in _listed(claim["than"]) if one != two]
+    sides = [
+        (one, two)
+        for one in _listed(claim["better"])
+        for two in _listed(claim["than"])
+        if one != two
+    ]
     return {
         title: [_Pair(one, two, numbers.get(one), numbers.get(two)) for one, two in sides]
         for title, numbers in columns.items()
@@ -225,7 +261,10 @@ def _listed(names: Any) -> list[str]:
 
 def _title(labels: Mapping[str, str]) -> str:
     """`CIFAR100, alpha 0.5`: a bare number needs the name of its axis."""
-    words = [f"{axis} {label}" if re.fullmatch(r"[-+.\d%e]+", label) else label for axis, label in labels.items()]
+    words = [
+        f"{axis} {label}" if re.fullmatch(r"[-+.\d%e]+", label) else label
+        for axis, label in labels.items()
+    ]
     return ", ".join(words)
 
 

@@ -7,9 +7,9 @@ import io
 import os
 from pathlib import Path
 
+from fedbench.runs.wandb import has_credentials, start
 from fedbench.study.model import Entry
 from fedbench.study.text import csv_rows
-from fedbench.runs.wandb import has_credentials, start
 
 PROJECT = "fedbench"
 

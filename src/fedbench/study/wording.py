@@ -9,7 +9,12 @@ from fedbench.study.measures import Measure
 from fedbench.study.statistics import plain
 from fedbench.study.verdict import tolerance_for
 
-REACHED = {"rounds_to": "rounds", "bytes_to": "megabytes", "gradients_to": "gradients", "seconds_to": "seconds"}
+REACHED = {
+    "rounds_to": "rounds",
+    "bytes_to": "megabytes",
+    "gradients_to": "gradients",
+    "seconds_to": "seconds",
+}
 
 
 def caption(measures: Iterable[Measure], published: list[Published]) -> str:
@@ -27,7 +32,11 @@ def _definition(measure: Measure) -> str:
     parameters = measure.parameters
     if measure.is_cost:
         window = int(parameters.get("window", 1))
-        over = "of a single evaluation" if window == 1 else f"as the mean of {window} evaluations in a row"
+        over = (
+            "of a single evaluation"
+            if window == 1
+            else f"as the mean of {window} evaluations in a row"
+        )
         until = f"until the test accuracy {over} reaches {_target(parameters['target'])}"
         return f"{REACHED[measure.name]} {until}, median over seeds"
     if measure.name == "mean_accuracy_last":
@@ -38,12 +47,18 @@ def _definition(measure: Measure) -> str:
         return "maximum over seeds"
     if measure.name == "difference_to":
         other = ", ".join(f"{axis} {label}" for axis, label in parameters["cell"].items())
-        sides = ("that of {}, minus its own" if parameters.get("reverse") else "its own, minus that of {}").format(
-            other
-        )
+        sides = (
+            "that of {}, minus its own"
+            if parameters.get("reverse")
+            else "its own, minus that of {}"
+        ).format(other)
         return f"{parameters['of']}, {sides}, seed by seed"
     if measure.name == "gradient_norm" and parameters.get("last"):
-        return f"over the last {parameters['last']} rounds" if parameters["last"] > 1 else "in the last round"
+        return (
+            f"over the last {parameters['last']} rounds"
+            if parameters["last"] > 1
+            else "in the last round"
+        )
     return ""
 
 
@@ -53,7 +68,9 @@ def _target(target: object) -> str:
     if "best_of" in target:
         return f"what {', '.join(map(str, target['best_of'].values()))} reached at best"
     (axis, numbers), *_ = target.items()
-    return f"({axis}) " + ", ".join(f"{label} {100 * float(number):g} %" for label, number in numbers.items())
+    return f"({axis}) " + ", ".join(
+        f"{label} {100 * float(number):g} %" for label, number in numbers.items()
+    )
 
 
 def _tolerance(measure: Measure) -> str:
@@ -61,9 +78,13 @@ def _tolerance(measure: Measure) -> str:
     if tolerance.threshold is not None:
         return f"match on the same side of {tolerance.threshold:g}"
     if tolerance.relative:
-        return f"match within a factor of {1 + tolerance.match:g}, near within {1 + tolerance.near:g}"
+        return (
+            f"match within a factor of {1 + tolerance.match:g}, near within {1 + tolerance.near:g}"
+        )
     widened = (
-        " (or 2 published standard deviations)" if measure.is_accuracy and "tolerance" not in measure.parameters else ""
+        " (or 2 published standard deviations)"
+        if measure.is_accuracy and "tolerance" not in measure.parameters
+        else ""
     )
     unit = " points" if measure.is_accuracy or measure.parameters.get("percent") else ""
     return f"match within {plain(tolerance.match)}{unit}{widened}, near within {plain(tolerance.near)}{unit}"

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from fedbench.algorithms.modifier import Batch, Finished, Local, Memory, Round, chain
 from fedbench.algorithms.algorithm import Algorithm
-from fedbench.data.batches import Examples, Sampler
+from fedbench.algorithms.modifier import Batch, Finished, Local, Memory, Round, chain
+from fedbench.config.schema import ClientSettings
 from fedbench.core.flat_model import FlatModel
 from fedbench.core.seeding import derive
-from fedbench.config.schema import ClientSettings
+from fedbench.data.batches import Examples, Sampler
 
 Loss = Callable[..., Tensor]  # loss(outputs, targets, reduction="mean" | "none")
 
@@ -48,8 +48,18 @@ class Trainer:
         loss: Loss = functional.cross_entropy,
         gradient_norms: bool = False,
     ):
-        self.model, self.train, self.sampler, self.settings, self.seed = model, train, sampler, settings, seed
-        self.modifiers, self.local_train, self.loss = algorithm.modifiers, algorithm.local_train, loss
+        self.model, self.train, self.sampler, self.settings, self.seed = (
+            model,
+            train,
+            sampler,
+            settings,
+            seed,
+        )
+        self.modifiers, self.local_train, self.loss = (
+            algorithm.modifiers,
+            algorithm.local_train,
+            loss,
+        )
         self.gradient_norms = gradient_norms
         hooks = ("begin", "loss", "probe", "grad", "stepped", "update")
         self.hooks = {hook: chain(self.modifiers, hook) for hook in hooks}
@@ -84,20 +94,29 @@ class Trainer:
             local.update = local.path.clone()  # control variates still need the path itself
             for name, update in self.hooks["update"]:
                 update(local, memories[name])
-        finished = {name: piece.finish(local, memories[name]) for name, piece in self.modifiers.items()}
+        finished = {
+            name: piece.finish(local, memories[name]) for name, piece in self.modifiers.items()
+        }
         return Trained(local, finished, loss, norms)
 
     def shared_steps(self, samples: int, steps: int) -> int:
         return self.local_train.shared_steps(steps, self.sampler.batches_per_epoch(samples))
 
-    def _steps(self, facts: Round, local: Local, memories: dict[str, Memory]) -> tuple[Tensor, Tensor | None]:
+    def _steps(
+        self, facts: Round, local: Local, memories: dict[str, Memory]
+    ) -> tuple[Tensor, Tensor | None]:
         """All local steps, phase by phase: most methods have one. Returns the mean loss and gradient norms."""
         model, train = self.model, self.train
-        hooks = {hook: [(call, memories[name]) for name, call in chained] for hook, chained in self.hooks.items()}
+        hooks = {
+            hook: [(call, memories[name]) for name, call in chained]
+            for hook, chained in self.hooks.items()
+        }
         total, seen = model.w.new_zeros(()), 0
         norms = model.w.new_zeros(len(model.layers)) if self.gradient_norms else None
         batches = self.sampler.indices(facts.index, local.client, local.own, local.steps)
-        for phase in self.local_train.phases(model, local.steps, self.sampler.batches_per_epoch(local.samples)):
+        for phase in self.local_train.phases(
+            model, local.steps, self.sampler.batches_per_epoch(local.samples)
+        ):
             local.shared_frozen = phase.trained is not None and phase.trained.start > 0
             optimizer = make_optimizer(phase.enter(model), self.settings, facts.lr)
             for index in islice(batches, phase.steps):
@@ -105,7 +124,9 @@ class Trainer:
                 model.g.zero_()
                 loss = self._forward_backward(local, x, y, hooks)
                 if norms is not None:
-                    norms += torch.stack([model.g[layer.start : layer.stop].norm() for layer in model.layers])
+                    norms += torch.stack(
+                        [model.g[layer.start : layer.stop].norm() for layer in model.layers]
+                    )
                 for hook, memory in hooks["grad"]:
                     hook(local, memory)
                 optimizer.step()
@@ -117,7 +138,9 @@ class Trainer:
             phase.leave(model)
         return total / max(seen, 1), None if norms is None else norms / max(local.steps, 1)
 
-    def _forward_backward(self, local: Local, x: Tensor, y: Tensor, hooks: dict[str, list]) -> Tensor:
+    def _forward_backward(
+        self, local: Local, x: Tensor, y: Tensor, hooks: dict[str, list]
+    ) -> Tensor:
         """Gradients into `model.g`; returns the data loss, which modifiers may have changed before backward."""
         module = self.model.module
         embedding = module.embed(x) if self.needs_embedding else None
@@ -166,7 +189,9 @@ class Trainer:
             x, y = self.train.batch(one)
             model.g.zero_()
             self.loss(model.module(x), y).backward()
-            difference = model.g - mean  # Welford's recursion: a difference of squares would lose small variances
+            difference = (
+                model.g - mean
+            )  # Welford's recursion: a difference of squares would lose small variances
             mean.add_(difference, alpha=1.0 / count)
             squares.addcmul_(difference, model.g - mean)
         return mean, squares / max(len(index), 1)
@@ -188,14 +213,19 @@ def eager(optimizer: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]
     """
     step = torch.no_grad()(inspect.unwrap(optimizer.step))
     step.hooked = True  # tells the constructor that there is nothing to wrap
-    methods = {"add_param_group": inspect.unwrap(torch.optim.Optimizer.add_param_group), "step": step}
+    methods = {
+        "add_param_group": inspect.unwrap(torch.optim.Optimizer.add_param_group),
+        "step": step,
+    }
     return type(optimizer.__name__, (optimizer,), methods)
 
 
 Sgd, Adam = eager(torch.optim.SGD), eager(torch.optim.Adam)
 
 
-def make_optimizer(parameter: nn.Parameter, settings: ClientSettings, lr: float) -> torch.optim.Optimizer:
+def make_optimizer(
+    parameter: nn.Parameter, settings: ClientSettings, lr: float
+) -> torch.optim.Optimizer:
     """A fresh optimizer over the flat parameter: nothing of it survives the round, for any method."""
     if settings.optimizer == "adam":
         return Adam([parameter], lr=lr, weight_decay=settings.weight_decay)

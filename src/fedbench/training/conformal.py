@@ -15,9 +15,14 @@ from fedbench.core.seeding import numpy_generator
 
 LEVELS = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.99)
 REPEATS = 20
-FREE_CLASSES, PENALTY = 5, 0.01  # of raps: ranks up to the former cost nothing, each one more the latter
+FREE_CLASSES, PENALTY = (
+    5,
+    0.01,
+)  # of raps: ranks up to the former cost nothing, each one more the latter
 
-Scores = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (probabilities [N, C], noise [N]) -> scores [N, C]
+Scores = Callable[
+    [np.ndarray, np.ndarray], np.ndarray
+]  # (probabilities [N, C], noise [N]) -> scores [N, C]
 
 
 def threshold(probabilities: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -50,7 +55,9 @@ def quantile(scores: np.ndarray, level: float) -> float:
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else np.inf
 
 
-def coverage_table(probabilities: np.ndarray, labels: np.ndarray, seed: int) -> list[dict[str, float | str]]:
+def coverage_table(
+    probabilities: np.ndarray, labels: np.ndarray, seed: int
+) -> list[dict[str, float | str]]:
     """Mean coverage and mean set size a method and level, with their standard deviations over random halves."""
     rows = []
     count = len(labels)
@@ -58,14 +65,22 @@ def coverage_table(probabilities: np.ndarray, labels: np.ndarray, seed: int) -> 
         results = np.empty((REPEATS, len(LEVELS), 2))
         for repeat in range(REPEATS):
             rng = numpy_generator(seed, "conformal", repeat)
-            order, scores = rng.permutation(count), method(probabilities.astype(np.float64), rng.random(count))
+            order, scores = (
+                rng.permutation(count),
+                method(probabilities.astype(np.float64), rng.random(count)),
+            )
             calibration, test = order[: count // 2], order[count // 2 :]
             own = scores[calibration, labels[calibration]]
             for position, level in enumerate(LEVELS):
                 sets = scores[test] <= quantile(own, level)
-                results[repeat, position] = sets[np.arange(len(test)), labels[test]].mean(), sets.sum(axis=1).mean()
+                results[repeat, position] = (
+                    sets[np.arange(len(test)), labels[test]].mean(),
+                    sets.sum(axis=1).mean(),
+                )
         means, spreads = results.mean(axis=0), results.std(axis=0)
-        for level, (coverage, size), (coverage_std, size_std) in zip(LEVELS, means, spreads, strict=True):
+        for level, (coverage, size), (coverage_std, size_std) in zip(
+            LEVELS, means, spreads, strict=True
+        ):
             rows.append(
                 {
                     "method": name,

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from fedbench.algorithms.modifier import Round
-from fedbench.parallel.exchange import gather
 from fedbench.core.flat_model import FlatModel, Layer
+from fedbench.parallel.exchange import gather
 
 if TYPE_CHECKING:
-    from fedbench.training.round_metrics import Record
     from fedbench.training.federation import Federation
+    from fedbench.training.round_metrics import Record
 
 DIVERGED_FACTOR = 1000.0  # a loss this many times that of guessing at random, or of the initial model, has exploded
 
@@ -55,18 +55,26 @@ class LossLimits:
     def _of_the_start(self, client: int | None) -> float:
         if client not in self._known:
             start = DIVERGED_FACTOR * self.initial_loss(client)
-            self._known[client] = max(self.guessing, start) if math.isfinite(start) else self.guessing
+            self._known[client] = (
+                max(self.guessing, start) if math.isfinite(start) else self.guessing
+            )
         return self._known[client]
 
 
 def initial_loss(federation: Federation, client: int | None) -> float:
     """The loss before the first step on a client's training data, or on the test set; the same number on every rank."""
     model, group, evaluator = federation.model, federation.group, federation.evaluator
-    for vector, start in zip((model.w, model.b, model.counters), federation.limits.initial, strict=True):
+    for vector, start in zip(
+        (model.w, model.b, model.counters), federation.limits.initial, strict=True
+    ):
         vector.copy_(start)
     if client is None:
         return evaluator.score().loss
-    own = [[evaluator.score_part(federation.trainer.train, federation.shards[client])[1]]] if group.leader else []
+    own = (
+        [[evaluator.score_part(federation.trainer.train, federation.shards[client])[1]]]
+        if group.leader
+        else []
+    )
     return float(gather(group, torch.tensor(own, dtype=torch.float64).view(-1, 1), [0]))
 
 
@@ -75,15 +83,25 @@ def why_diverged(federation: Federation, facts: Round, numbers: Tensor) -> Diver
     model, w, b = federation.model, federation.state.w, federation.state.b
     for client, (loss, _, blamed) in zip(facts.cohort, numbers[:, :3].tolist(), strict=True):
         if federation.limits.exceeded(loss, client):
-            return Divergence(f"training loss {loss:.4g} on client {client}", client, model.layers[int(blamed)].name)
+            return Divergence(
+                f"training loss {loss:.4g} on client {client}",
+                client,
+                model.layers[int(blamed)].name,
+            )
     if torch.isfinite(w).all() and torch.isfinite(b).all():
         return None
-    sent = (~torch.isfinite(numbers[:, 1])).nonzero()  # its loss was taken before the step that broke it
+    sent = (
+        ~torch.isfinite(numbers[:, 1])
+    ).nonzero()  # its loss was taken before the step that broke it
     client = facts.cohort[int(sent[0])] if len(sent) else None
     what, layers, vector = ("statistics", model.buffer_layers, b)
     if not torch.isfinite(w).all():
         what, layers, vector = ("weights", model.layers, w)
-    return Divergence(f"non-finite {what} after the server step", client, layers[broken_layer(layers, vector)].name)
+    return Divergence(
+        f"non-finite {what} after the server step",
+        client,
+        layers[broken_layer(layers, vector)].name,
+    )
 
 
 def why_test_diverged(federation: Federation, record: Record) -> Divergence | None:
@@ -107,13 +125,18 @@ def why_test_diverged(federation: Federation, record: Record) -> Divergence | No
 
 def worst(losses: dict[int, float]) -> int:
     """The first client whose loss is not finite, else the one with the largest."""
-    return next((k for k, loss in losses.items() if not math.isfinite(loss)), max(losses, key=losses.__getitem__))
+    return next(
+        (k for k, loss in losses.items() if not math.isfinite(loss)),
+        max(losses, key=losses.__getitem__),
+    )
 
 
 def broken_layer(layers: list[Layer], vector: Tensor) -> int:
     """The number of the first layer with a non-finite value, else of the one with the largest."""
     pieces = [vector[layer.start : layer.stop].abs() for layer in layers]
-    sizes = [float(piece.max()) if len(piece) else 0.0 for piece in pieces]  # not every layer has statistics
+    sizes = [
+        float(piece.max()) if len(piece) else 0.0 for piece in pieces
+    ]  # not every layer has statistics
     broken = [place for place, size in enumerate(sizes) if not math.isfinite(size)]
     return broken[0] if broken else sizes.index(max(sizes))
 

@@ -10,28 +10,48 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from fedbench.data.batches import Examples
-from fedbench.training.client import Loss
 from fedbench.core.errors import require
-from fedbench.parallel.exchange import gather
 from fedbench.core.flat_model import FlatModel
+from fedbench.data.batches import Examples
+from fedbench.parallel.exchange import gather
 from fedbench.parallel.processes import Group
+from fedbench.training.client import Loss
 
 
 @dataclass
 class Score:
     accuracy: float
     loss: float
-    predictions: Tensor  # classes on the test set: [examples], or [clients, examples] for personal models
+    predictions: (
+        Tensor  # classes on the test set: [examples], or [clients, examples] for personal models
+    )
     spread: float | None = None  # standard deviation over clients, for personal models
     losses: dict[int, float] = field(default_factory=dict)  # of every client, for personal models
-    others: dict[str, float] = field(default_factory=dict)  # more columns: other models, other test data
-    clients: list[dict[str, object]] = field(default_factory=list)  # rows about clients' own test data
+    others: dict[str, float] = field(
+        default_factory=dict
+    )  # more columns: other models, other test data
+    clients: list[dict[str, object]] = field(
+        default_factory=list
+    )  # rows about clients' own test data
 
 
 class Evaluator:
-    def __init__(self, model: FlatModel, test: Examples, batch_size: int, group: Group, classes: int, loss: Loss):
-        self.model, self.test, self.group, self.classes, self.loss = model, test, group, classes, loss
+    def __init__(
+        self,
+        model: FlatModel,
+        test: Examples,
+        batch_size: int,
+        group: Group,
+        classes: int,
+        loss: Loss,
+    ):
+        self.model, self.test, self.group, self.classes, self.loss = (
+            model,
+            test,
+            group,
+            classes,
+            loss,
+        )
         self.batch_size = batch_size
         starts = range(0, len(test), batch_size)
         self.batches = [slice(start, min(start + batch_size, len(test))) for start in starts]
@@ -45,7 +65,11 @@ class Evaluator:
     def score(self) -> Score:
         """The model as it stands. Batches are fixed and dealt out in turn; sums run in their order."""
         owners = [number % self.group.size for number in range(len(self.batches))]
-        mine = [piece for piece, owner in zip(self.batches, owners, strict=True) if owner == self.group.rank]
+        mine = [
+            piece
+            for piece, owner in zip(self.batches, owners, strict=True)
+            if owner == self.group.rank
+        ]
         width = self.batches[0].stop
         predictions = torch.zeros(len(mine), width, dtype=self.kind)
         losses = torch.zeros(len(mine), 1, dtype=torch.float64)
@@ -58,7 +82,11 @@ class Evaluator:
         return Score(self._accuracy(predicted), loss, predicted)
 
     def personal(
-        self, receive: Callable[[int], object], owners: list[int], class_counts: list[Tensor], scoring: str
+        self,
+        receive: Callable[[int], object],
+        owners: list[int],
+        class_counts: list[Tensor],
+        scoring: str,
     ) -> Score:
         """Every client's own model, averaged over clients.
 
@@ -81,23 +109,40 @@ class Evaluator:
             hits = (predictions[row] == self.labels).to(torch.float64)
             results[row, 0], results[row, 1] = hits @ weights, total
         results = gather(self.group, results, client_owners)
-        scored = (~results[:, 0].isnan()).nonzero().flatten().tolist()  # not who has no class of the test set
+        scored = (
+            (~results[:, 0].isnan()).nonzero().flatten().tolist()
+        )  # not who has no class of the test set
         results = results[scored]
-        require(len(results) > 0, "algo.scoring", scoring, "no client has a class of the test set; mean_acc is allowed")
+        require(
+            len(results) > 0,
+            "algo.scoring",
+            scoring,
+            "no client has a class of the test set; mean_acc is allowed",
+        )
         spread = float(results[:, 0].std(correction=0))
         predictions = gather(self.group, predictions, client_owners)
-        losses = dict(zip([clients[place] for place in scored], results[:, 1].tolist(), strict=True))
-        return Score(float(results[:, 0].mean()), float(results[:, 1].mean()), predictions, spread, losses)
+        losses = dict(
+            zip([clients[place] for place in scored], results[:, 1].tolist(), strict=True)
+        )
+        return Score(
+            float(results[:, 0].mean()), float(results[:, 1].mean()), predictions, spread, losses
+        )
 
     def softmax(self) -> Tensor:
         """Probabilities of all classes for every test example, by the model as it stands."""
         owners = [number % self.group.size for number in range(len(self.batches))]
-        mine = [piece for piece, owner in zip(self.batches, owners, strict=True) if owner == self.group.rank]
+        mine = [
+            piece
+            for piece, owner in zip(self.batches, owners, strict=True)
+            if owner == self.group.rank
+        ]
         rows = torch.zeros(len(mine), self.batches[0].stop * self.classes)
         self.model.module.eval()
         with torch.inference_mode():
             for row, piece in zip(rows, mine, strict=True):
-                outputs = functional.softmax(self.model.module(self.test.batch(piece)[0]).float(), dim=1)
+                outputs = functional.softmax(
+                    self.model.module(self.test.batch(piece)[0]).float(), dim=1
+                )
                 row[: outputs.numel()] = outputs.flatten().to("cpu")
         return gather(self.group, rows, owners).view(-1, self.classes)[: len(self.test)]
 

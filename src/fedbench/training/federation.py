@@ -11,19 +11,19 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from fedbench.algorithms.aggregate import solver_norm
-from fedbench.algorithms.modifier import Round, Scene, chain
 from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.modifier import Round, Scene, chain
+from fedbench.config.schema import Scalars
+from fedbench.core.flat_model import FlatModel
+from fedbench.core.seeding import torch_generator
 from fedbench.data.batches import Examples, Sampler
-from fedbench.training.round_metrics import Ledger, Record, Totals
+from fedbench.parallel.exchange import Exchange, gather
+from fedbench.parallel.processes import BLOCK_ELEMENTS, Group, balance
 from fedbench.training.client import Loss, Trainer
 from fedbench.training.divergence import LossLimits, initial_loss, why_diverged, why_test_diverged
 from fedbench.training.evaluation import Evaluator, Score
-from fedbench.parallel.exchange import Exchange, gather
-from fedbench.core.flat_model import FlatModel
-from fedbench.parallel.processes import BLOCK_ELEMENTS, Group, balance
 from fedbench.training.personalisation import score_clients
-from fedbench.core.seeding import torch_generator
-from fedbench.config.schema import Scalars
+from fedbench.training.round_metrics import Ledger, Record, Totals
 from fedbench.training.state import ExperimentState
 
 MOST_ROWS = 2**14  # of a block: a very small model needs no larger one
@@ -43,7 +43,8 @@ class Federation:
         group: Group,
         classes: int,
         loss: Loss = functional.cross_entropy,
-        local_tests: list[Tensor] | None = None,  # indices of `train` that are every client's own test examples
+        local_tests: list[Tensor]
+        | None = None,  # indices of `train` that are every client's own test examples
     ):
         self.model, self.algorithm, self.settings, self.group, self.classes = (
             model,
@@ -54,14 +55,22 @@ class Federation:
         )
         self.shards = [torch.cat(shards).sort().values] if algorithm.pooled else shards
         self.sizes = [len(own) for own in self.shards]
-        self.local_tests = [torch.cat(local_tests)] if local_tests and algorithm.pooled else local_tests
+        self.local_tests = (
+            [torch.cat(local_tests)] if local_tests and algorithm.pooled else local_tests
+        )
         client = settings.client
-        algorithm.bind(Scene(model, len(self.shards), classes, settings.rounds, settings.seed, client.momentum))
-        self.sampler = Sampler(settings.seed, client.batch_size, client.epochs, client.steps, model.has_batch_norm)
+        algorithm.bind(
+            Scene(model, len(self.shards), classes, settings.rounds, settings.seed, client.momentum)
+        )
+        self.sampler = Sampler(
+            settings.seed, client.batch_size, client.epochs, client.steps, model.has_batch_norm
+        )
         self.planned = [self.sampler.planned_steps(size) for size in self.sizes]
         self.eligible = [k for k, steps in enumerate(self.planned) if steps > 0]
         norms = settings.diagnostics.gradient_norms
-        self.trainer = Trainer(model, train, self.sampler, client, algorithm, settings.seed, loss, norms)
+        self.trainer = Trainer(
+            model, train, self.sampler, client, algorithm, settings.seed, loss, norms
+        )
         self.evaluator = Evaluator(model, test, settings.eval.batch_size, group, classes, loss)
         self.owners = balance(self.sizes, group.size)
         self.state = ExperimentState(model, algorithm, self.owners, group)
@@ -97,20 +106,29 @@ class Federation:
         settings, cohort = self.settings, self.eligible
         if settings.cohort is not None and settings.cohort < len(cohort):
             generator = torch_generator(settings.seed, "cohort", index)
-            chosen = torch.randperm(len(cohort), generator=generator)[: settings.cohort].sort().values
+            chosen = (
+                torch.randperm(len(cohort), generator=generator)[: settings.cohort].sort().values
+            )
             cohort = [self.eligible[i] for i in chosen.tolist()]
         asked, steps, notes = cohort, [self.planned[k] for k in cohort], {}
         for piece in self.algorithm.modifiers.values():
             allocated = piece.num_steps(self, index, asked, steps)
             steps, notes = allocated.steps, notes | allocated.notes
         cohort = [k for k, count in zip(asked, steps, strict=True) if count > 0]
-        return replace(self.facts(index, cohort, [count for count in steps if count > 0]), asked=asked, notes=notes)
+        return replace(
+            self.facts(index, cohort, [count for count in steps if count > 0]),
+            asked=asked,
+            notes=notes,
+        )
 
     def facts(self, index: int, cohort: list[int], steps: list[int]) -> Round:
         """What follows from who takes part with how many steps."""
         settings, client = self.settings, self.settings.client
         lr = client.rate(index)
-        moving = [self.trainer.shared_steps(self.sizes[k], count) for k, count in zip(cohort, steps, strict=True)]
+        moving = [
+            self.trainer.shared_steps(self.sizes[k], count)
+            for k, count in zip(cohort, steps, strict=True)
+        ]
         return Round(
             index=index,
             cohort=cohort,
@@ -119,7 +137,10 @@ class Federation:
             shares=self.weights(cohort, self.eligible),
             lr=lr,
             steps=steps,
-            norms=[solver_norm(count, lr, client.momentum, self.proximal, client.nesterov) for count in moving],
+            norms=[
+                solver_norm(count, lr, client.momentum, self.proximal, client.nesterov)
+                for count in moving
+            ],
             momentum=client.momentum,
             proximal=self.proximal,
             rounds=settings.rounds,
@@ -146,10 +167,16 @@ class Federation:
         fixed = self.state.clients_remember
         owners = [self.owners[k] for k in facts.cohort] if fixed else balance(cost, self.group.size)
         self.prepare_starts(facts.cohort)
-        factors = {name: piece.upload_weights(facts) for name, piece in self.algorithm.modifiers.items()}
-        factors |= {"update": self.algorithm.aggregate.coefficients(facts), "buffers": facts.weights}
+        factors = {
+            name: piece.upload_weights(facts) for name, piece in self.algorithm.modifiers.items()
+        }
+        factors |= {
+            "update": self.algorithm.aggregate.coefficients(facts),
+            "buffers": facts.weights,
+        }
         sums = {
-            name: torch.zeros(span.stop - span.start, dtype=self.state.w.dtype) for name, span in self.columns.items()
+            name: torch.zeros(span.stop - span.start, dtype=self.state.w.dtype)
+            for name, span in self.columns.items()
         }
         collected: dict[str, list[Tensor]] = {name: [] for name in self.collectors}
         numbers = []
@@ -182,7 +209,9 @@ class Federation:
         if self.algorithm.keeps_buffers:
             sizes["buffers"] = 0
         sizes |= {name: piece.upload_size() for name, piece in self.algorithm.modifiers.items()}
-        self.collectors = [name for name, piece in self.algorithm.modifiers.items() if piece.collects]
+        self.collectors = [
+            name for name, piece in self.algorithm.modifiers.items() if piece.collects
+        ]
         layout, self.row_size = {}, 0
         for name, size in sizes.items():
             layout[name] = slice(self.row_size, self.row_size + size)
@@ -210,7 +239,9 @@ class Federation:
         state, algorithm = self.state, self.algorithm
         sums = {name: value.to(self.model.device) for name, value in sums.items()}
         weights = algorithm.shared.read(state.w)
-        direction, state.server_opt = algorithm.server_opt.step(facts, weights, sums["update"], state.server_opt)
+        direction, state.server_opt = algorithm.server_opt.step(
+            facts, weights, sums["update"], state.server_opt
+        )
         algorithm.shared.add(state.w, direction, self.settings.server.lr)
         if not algorithm.keeps_buffers:
             state.b.copy_(sums["buffers"])
@@ -225,14 +256,20 @@ class Federation:
         self.totals.count(facts, self.algorithm, examples, self.state.w.element_size())
         losses = self.ledger.losses(numbers)
         books = {
-            "train_loss": float(torch.tensor(facts.samples, dtype=torch.float64) @ losses) / sum(facts.samples),
+            "train_loss": float(torch.tensor(facts.samples, dtype=torch.float64) @ losses)
+            / sum(facts.samples),
             "bytes_up": self.totals.bytes_up,
             "bytes_down": self.totals.bytes_down,
             "gradients": self.totals.gradients,
             **self.ledger.means(facts, numbers),
         }
         diverged = why_diverged(self, facts, numbers)
-        return Record(self.done, books, clients=self.ledger.rows(facts, numbers, self.sizes), diverged=diverged)
+        return Record(
+            self.done,
+            books,
+            clients=self.ledger.rows(facts, numbers, self.sizes),
+            diverged=diverged,
+        )
 
     def evaluate(self) -> Score:
         """All scores of the state after a round."""
@@ -248,14 +285,22 @@ class Federation:
         algorithm = self.algorithm
         if algorithm.personal and algorithm.scoring != "avg_bn":
             self.prepare_starts(self.eligible)
-            counts = [torch.bincount(self.trainer.train.y[own], minlength=self.classes) for own in self.shards]
-            return self.evaluator.personal(self.state.receive, self.owners, counts, algorithm.scoring)
+            counts = [
+                torch.bincount(self.trainer.train.y[own], minlength=self.classes)
+                for own in self.shards
+            ]
+            return self.evaluator.personal(
+                self.state.receive, self.owners, counts, algorithm.scoring
+            )
         self.load_global()
         score = self.evaluator.score()
         for name, weights in algorithm.server_opt.also_score(self.state.server_opt).items():
             algorithm.shared.write(self.model.w, weights)
             other = self.evaluator.score()
-            score.others |= {f"test_accuracy_{name}": other.accuracy, f"test_loss_{name}": other.loss}
+            score.others |= {
+                f"test_accuracy_{name}": other.accuracy,
+                f"test_loss_{name}": other.loss,
+            }
         return score
 
     def load_global(self) -> None:

@@ -37,14 +37,21 @@ def check_training(parameters: int, workers: int, clients: int, momentum: bool) 
     """Refuse what the workers of this machine cannot hold, when they train on the CPU this many clients a round."""
     vectors = workers * TO_WORK + min(workers, clients) * (TO_TRAIN + momentum)
     counted = f"{workers} worker{'s' if workers > 1 else ''}"
-    _require(vectors * parameters * FLOAT, f"training {parameters:,} parameters with {counted} (runtime.workers)")
+    _require(
+        vectors * parameters * FLOAT,
+        f"training {parameters:,} parameters with {counted} (runtime.workers)",
+    )
 
 
 def _require(needed: int, what: str) -> None:
     there = available()
     if there is not None and needed > there:
-        sizes = f"at least {needed / GIBIBYTE:.1f} GiB, and {there / GIBIBYTE:.1f} GiB are available"
-        raise BadInput(f"model, runtime: too large for this machine's memory ({what} takes {sizes})")
+        sizes = (
+            f"at least {needed / GIBIBYTE:.1f} GiB, and {there / GIBIBYTE:.1f} GiB are available"
+        )
+        raise BadInput(
+            f"model, runtime: too large for this machine's memory ({what} takes {sizes})"
+        )
 
 
 def available(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -53,8 +60,16 @@ def available(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup"))
         lines = [line.split() for line in (proc / "meminfo").read_text().splitlines()]
         facts = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
         swap = facts.get("SwapFree", 0)
-        rooms = [facts["MemAvailable"], *_rooms_of_groups((proc / "self/cgroup").read_text(), groups)]
-    except (OSError, ValueError, KeyError, IndexError):  # not Linux, or not as expected: nothing is known
+        rooms = [
+            facts["MemAvailable"],
+            *_rooms_of_groups((proc / "self/cgroup").read_text(), groups),
+        ]
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        IndexError,
+    ):  # not Linux, or not as expected: nothing is known
         return None
     return min(rooms) + swap
 
@@ -66,12 +81,19 @@ def _rooms_of_groups(memberships: str, groups: Path) -> list[int]:
         if controllers == "":
             names, top = ("memory.max", "memory.current", "file"), groups
         elif "memory" in controllers.split(","):
-            names, top = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"), groups / "memory"
+            names, top = (
+                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
+                groups / "memory",
+            )
         else:
             continue
         folder = Path(os.path.normpath(f"{top}/{path}"))
         # A container may see its own group as the root, whatever the path says.
-        for group in {top, folder, *(parent for parent in folder.parents if parent.is_relative_to(top))}:
+        for group in {
+            top,
+            folder,
+            *(parent for parent in folder.parents if parent.is_relative_to(top)),
+        }:
             room = _room(group, *names)
             rooms += [] if room is None else [room]
     return rooms

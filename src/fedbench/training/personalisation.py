@@ -68,7 +68,9 @@ def score_clients(federation: Federation, local_tests: list[Tensor]) -> LocalSco
         federation.trainer(facts, position, federation.shards[client], before, memories)
         found.append([*scores, *_score(federation, local_tests[client])])
     rows = torch.tensor(found, dtype=torch.float64).reshape(len(found), 4)
-    return LocalScores(clients, [len(local_tests[k]) for k in clients], gather(federation.group, rows, owners))
+    return LocalScores(
+        clients, [len(local_tests[k]) for k in clients], gather(federation.group, rows, owners)
+    )
 
 
 def _score(federation: Federation, own: Tensor) -> tuple[float, float]:

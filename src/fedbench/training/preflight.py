@@ -8,38 +8,53 @@ import numpy as np
 import torch
 
 from fedbench.algorithms.aggregate import solver_norm
-from fedbench.algorithms.modifier import chain
 from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.modifier import chain
+from fedbench.config.schema import Scalars
+from fedbench.core.errors import BadInput, require
 from fedbench.data.batches import Examples, Sampler
 from fedbench.data.dataset import Dataset
-from fedbench.core.errors import BadInput, require
-from fedbench.config.schema import Scalars
 
 
-def check_local_work(scalars: Scalars, algorithm: Algorithm, sizes: list[int], batch_norm: bool) -> None:
+def check_local_work(
+    scalars: Scalars, algorithm: Algorithm, sizes: list[int], batch_norm: bool
+) -> None:
     """Somebody must be able to train, and the proximal term must not throw the local path about."""
     client = scalars.client
     sampler = Sampler(scalars.seed, client.batch_size, client.epochs, client.steps, batch_norm)
     allowed = "no client has a batch of two examples, which batch norm needs"
-    require(any(sampler.planned_steps(size) for size in sizes), "client.batch_size", client.batch_size, allowed)
+    require(
+        any(sampler.planned_steps(size) for size in sizes),
+        "client.batch_size",
+        client.batch_size,
+        allowed,
+    )
     _check_most_steps(algorithm, max(sampler.planned_steps(size) for size in sizes))
     pull = sum(piece.proximal for piece in algorithm.modifiers.values())
-    allowed = f"with a proximal weight of {pull:g} a rate below {2 / pull if pull else 0:g} is allowed"
+    allowed = (
+        f"with a proximal weight of {pull:g} a rate below {2 / pull if pull else 0:g} is allowed"
+    )
     require(client.lr * pull < 2, "client.lr", client.lr, allowed)
     planned = {sampler.planned_steps(size) for size in sizes} - {0}
     moving = [
-        algorithm.local_train.shared_steps(sampler.planned_steps(size), sampler.batches_per_epoch(size))
+        algorithm.local_train.shared_steps(
+            sampler.planned_steps(size), sampler.batches_per_epoch(size)
+        )
         for size in sizes
     ]
     _check_steps_fit(scalars, algorithm, max(moving))
-    norms = [solver_norm(steps, client.lr, client.momentum, pull, client.nesterov) for steps in planned if pull]
-    allowed = (
-        f"with momentum and a proximal weight of {pull:g} the local path would turn around; a smaller rate is allowed"
-    )
+    norms = [
+        solver_norm(steps, client.lr, client.momentum, pull, client.nesterov)
+        for steps in planned
+        if pull
+    ]
+    allowed = f"with momentum and a proximal weight of {pull:g} the local path would turn around; a smaller rate is allowed"
     require(all(norm > 0 for norm in norms), "client.lr", client.lr, allowed)
 
 
-def check_scoring(algorithm: Algorithm, attack: Any, data: Dataset, shards: list[np.ndarray], seed: int) -> None:
+def check_scoring(
+    algorithm: Algorithm, attack: Any, data: Dataset, shards: list[np.ndarray], seed: int
+) -> None:
     """Clients' own models are scored on test data of the classes that they train on: somebody must have one."""
     if not algorithm.personal or algorithm.scoring != "per_client":
         return
@@ -54,7 +69,9 @@ def check_scoring(algorithm: Algorithm, attack: Any, data: Dataset, shards: list
 def _check_steps_fit(scalars: Scalars, algorithm: Algorithm, steps: int) -> None:
     """A method that keeps something of every step must have room for it."""
     client = scalars.client
-    key, value = ("client.steps", client.steps) if client.steps else ("client.epochs", client.epochs)
+    key, value = (
+        ("client.steps", client.steps) if client.steps else ("client.epochs", client.epochs)
+    )
     if not chain(algorithm.modifiers, "num_steps"):
         for piece in algorithm.modifiers.values():
             piece.check_room(steps, key, value)
@@ -65,6 +82,8 @@ def _check_most_steps(algorithm: Algorithm, planned: int) -> None:
         if piece.most_steps is None:
             continue
         if chain(algorithm.modifiers, "num_steps"):
-            raise BadInput(f"modifier={name}: with these settings it needs to know the number of steps beforehand")
+            raise BadInput(
+                f"modifier={name}: with these settings it needs to know the number of steps beforehand"
+            )
         allowed = f"at most {piece.most_steps} local steps are allowed with {name} and these settings, not {planned}"
         require(planned <= piece.most_steps, "client.steps", planned, allowed)

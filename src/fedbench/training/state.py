@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedbench.algorithms.modifier import Finished, Memory, State
 from fedbench.algorithms.algorithm import Algorithm
-from fedbench.parallel.exchange import weighted_sum
+from fedbench.algorithms.modifier import Finished, Memory, State
 from fedbench.core.flat_model import FlatModel, Selection
+from fedbench.parallel.exchange import weighted_sum
 from fedbench.parallel.processes import Group
 
 OWN_PART = "local"  # the entry of a client's memory that holds the parameters it never sends
@@ -20,11 +20,17 @@ class ExperimentState:
     def __init__(self, model: FlatModel, algorithm: Algorithm, owners: list[int], group: Group):
         self.model, self.algorithm, self.owners, self.group = model, algorithm, owners, group
         self.w, self.b, self.counters = model.w.clone(), model.b.clone(), model.counters.clone()
-        self.server: dict[str, State] = {name: piece.init_server(model) for name, piece in algorithm.modifiers.items()}
+        self.server: dict[str, State] = {
+            name: piece.init_server(model) for name, piece in algorithm.modifiers.items()
+        }
         self.server_opt: State = algorithm.server_opt.init(algorithm.shared.read(model.w))
         self.clients: dict[int, dict[str, State]] = {}
-        self.starts: dict[int, Tensor] = {}  # what clients start from where it is not the server's; not kept
-        self.clients_remember = algorithm.personal or any(piece.remembers for piece in algorithm.modifiers.values())
+        self.starts: dict[
+            int, Tensor
+        ] = {}  # what clients start from where it is not the server's; not kept
+        self.clients_remember = algorithm.personal or any(
+            piece.remembers for piece in algorithm.modifiers.values()
+        )
 
     def receive(self, client: int) -> tuple[Tensor, dict[str, Memory]]:
         """Load what a client starts from, the global model with its own part; returns it, and the client's memories.
@@ -44,7 +50,9 @@ class ExperimentState:
                 self.model.b.copy_(own["b"])
                 self.model.counters.copy_(own["counters"])
         return before, {
-            name: Memory(self.server[name], kept[name] if name in kept else piece.init_client(self.model))
+            name: Memory(
+                self.server[name], kept[name] if name in kept else piece.init_client(self.model)
+            )
             for name, piece in self.algorithm.modifiers.items()
         }
 
@@ -58,7 +66,9 @@ class ExperimentState:
             memory[OWN_PART] = own
         if memory:
             if not self.clients_remember:
-                raise RuntimeError(f"{', '.join(memory)}: a modifier whose clients remember must say so")
+                raise RuntimeError(
+                    f"{', '.join(memory)}: a modifier whose clients remember must say so"
+                )
             self.clients[client] = memory
 
     def load_global(self, members: list[int], weights: list[float]) -> None:
@@ -88,7 +98,9 @@ class ExperimentState:
 
         owners = [self.owners[client] for client in members]
         width = part.size + (len(self.b) if buffers else 0)
-        return weighted_sum(self.group, owners, weights, width, self.w.dtype, write).to(self.model.device)
+        return weighted_sum(self.group, owners, weights, width, self.w.dtype, write).to(
+            self.model.device
+        )
 
     def server_tensors(self) -> dict[str, Tensor]:
         """The server's side under flat names, for a checkpoint."""
@@ -120,4 +132,6 @@ class ExperimentState:
 
     def restore_client(self, name: str, value: Tensor) -> None:
         client, piece, key = name.split("/")
-        self.clients.setdefault(int(client), {}).setdefault(piece, {})[key] = value.to(self.model.device)
+        self.clients.setdefault(int(client), {}).setdefault(piece, {})[key] = value.to(
+            self.model.device
+        )

@@ -16,11 +16,20 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from fedbench.data.files import one_line, unreadable
 from fedbench.core.errors import BadInput
+from fedbench.data.files import one_line, unreadable
 
 # What a folder or an archive raises when a file cannot be read, is cut short, damaged or encrypted.
-DAMAGED = (OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, KeyError)
+DAMAGED = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    KeyError,
+)
 _CLUTTER = ("Thumbs.db", "desktop.ini", "__MACOSX")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
@@ -74,7 +83,9 @@ class Original:
 
     def identity(self) -> str:
         """Whether a second call works on the same files: names and sizes, not their contents."""
-        digest = hashlib.blake2b(f"{self.path.resolve()} {self.path.stat().st_size}".encode(), digest_size=8)
+        digest = hashlib.blake2b(
+            f"{self.path.resolve()} {self.path.stat().st_size}".encode(), digest_size=8
+        )
         for name in self.names:
             digest.update(name.encode(errors="surrogateescape") + b"\n")
         return digest.hexdigest()
@@ -85,11 +96,15 @@ class Original:
         try:
             yield
         except DAMAGED as error:
-            raise BadInput(f"{self.path}: {name} is damaged or cannot be read ({one_line(error)})") from error
+            raise BadInput(
+                f"{self.path}: {name} is damaged or cannot be read ({one_line(error)})"
+            ) from error
 
     def _hint(self) -> str:
         inner = [name for name in self.names if name.endswith(_ARCHIVES)]
-        return f"; it holds the archive {inner[0]}: unpack that and give it instead" if inner else ""
+        return (
+            f"; it holds the archive {inner[0]}: unpack that and give it instead" if inner else ""
+        )
 
 
 class Folder(Original):
@@ -111,7 +126,9 @@ class Folder(Original):
 class Zip(Original):
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.archive = archive
-        super().__init__(path, [entry.filename for entry in archive.infolist() if not entry.is_dir()])
+        super().__init__(
+            path, [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+        )
 
     def _bytes(self, name: str) -> bytes:
         return self.archive.read(name)

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fedbench.core.errors import BadInput
 from fedbench.data.files import write_npz
 from fedbench.data.info import PARTS, Info, write_info
-from fedbench.core.errors import BadInput
 
-BY_HAND = "download"  # folder of original files that somebody put there, on a machine without a network
+BY_HAND = (
+    "download"  # folder of original files that somebody put there, on a machine without a network
+)
 
 
 def decode(class_name: str, folder: Path, given: Path | None) -> None:
@@ -28,7 +30,9 @@ def decode(class_name: str, folder: Path, given: Path | None) -> None:
             archives = _offered(given, dataset_class, folder / ".given")
         # torchvision prints each mirror that fails on standard output, which belongs to the run's own lines.
         with contextlib.redirect_stdout(io.StringIO()):
-            datasets = [dataset_class(archives, train=part == "train", download=True) for part in PARTS]
+            datasets = [
+                dataset_class(archives, train=part == "train", download=True) for part in PARTS
+            ]
         for part, dataset in zip(PARTS, datasets, strict=True):
             labels = np.asarray(dataset.targets, dtype=np.int64)
             write_npz(folder / f"{part}.npz", images=np.asarray(dataset.data), labels=labels)
@@ -47,7 +51,9 @@ def _offered(given: Path, dataset_class: type, folder: Path) -> Path:
 
     archive = given / dataset_class.filename if given.is_dir() else given
     if not check_integrity(str(archive), dataset_class.tgz_md5):
-        raise BadInput(f"{archive}: not the published {dataset_class.filename} (md5 {dataset_class.tgz_md5})")
+        raise BadInput(
+            f"{archive}: not the published {dataset_class.filename} (md5 {dataset_class.tgz_md5})"
+        )
     folder.mkdir(exist_ok=True)
     (folder / dataset_class.filename).unlink(missing_ok=True)
     (folder / dataset_class.filename).symlink_to(archive.resolve())

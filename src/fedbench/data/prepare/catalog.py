@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedbench.data.prepare.image_folders import prepare_cinic10, prepare_lc25000, prepare_tinyimagenet
 from fedbench.data.prepare.archives import Original
+from fedbench.data.prepare.image_folders import (
+    prepare_cinic10,
+    prepare_lc25000,
+    prepare_tinyimagenet,
+)
 from fedbench.data.prepare.questions import prepare_pairs
 from fedbench.data.prepare.readers import prepare_emnist, prepare_mnist, prepare_svhn
 from fedbench.data.prepare.store import Workshop
@@ -25,7 +29,9 @@ class Published:
 class Entry:
     original: str  # the files that the reader expects
     obtain: str  # where a person gets them, and on what terms
-    prepare: Callable[[Original, Workshop], str] | None = None  # reads them; returns a note for readers of results
+    prepare: Callable[[Original, Workshop], str] | None = (
+        None  # reads them; returns a note for readers of results
+    )
     published: tuple[Published, ...] = ()  # what can be downloaded without asking anybody
     torchvision: str = ""  # the class of torchvision.datasets that downloads it
     resized: bool = False  # whether the stored size of the images can be chosen
@@ -51,8 +57,16 @@ ENTRIES = {
         prepare_mnist,
         torchvision="FashionMNIST",
     ),
-    "cifar10": Entry("cifar-10-python.tar.gz", "https://www.cs.toronto.edu/~kriz/cifar.html", torchvision="CIFAR10"),
-    "cifar100": Entry("cifar-100-python.tar.gz", "https://www.cs.toronto.edu/~kriz/cifar.html", torchvision="CIFAR100"),
+    "cifar10": Entry(
+        "cifar-10-python.tar.gz",
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        torchvision="CIFAR10",
+    ),
+    "cifar100": Entry(
+        "cifar-100-python.tar.gz",
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        torchvision="CIFAR100",
+    ),
     "emnist": Entry(
         "gzip.zip or a folder with emnist-byclass-{train,test}-{images-idx3,labels-idx1}-ubyte.gz",
         "https://www.nist.gov/itl/products-and-services/emnist-dataset (NIST, free)",
@@ -71,8 +85,14 @@ ENTRIES = {
         f"{_SVHN} (non-commercial use)",
         prepare_svhn,
         (
-            Published("train_32x32.mat", f"{_SVHN}/train_32x32.mat", "md5:e26dedcc434d2e4c54c9b2d4a06d8373"),
-            Published("test_32x32.mat", f"{_SVHN}/test_32x32.mat", "md5:eb5a983be6a315427106f1b164d9cef3"),
+            Published(
+                "train_32x32.mat",
+                f"{_SVHN}/train_32x32.mat",
+                "md5:e26dedcc434d2e4c54c9b2d4a06d8373",
+            ),
+            Published(
+                "test_32x32.mat", f"{_SVHN}/test_32x32.mat", "md5:eb5a983be6a315427106f1b164d9cef3"
+            ),
         ),
     ),
     "cinic10": Entry(

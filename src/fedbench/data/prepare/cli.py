@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from fedbench.data.prepare.catalog import ENTRIES
+from fedbench.config.streams import make_usable
+from fedbench.core.errors import BadInput, OneLineParser, nearest, spelled_out
 from fedbench.data.files import data_root, one_line
+from fedbench.data.prepare.catalog import ENTRIES
 from fedbench.data.prepare.inventory import describe, table
 from fedbench.data.prepare.preparation import FAILURES, Wish, facts_of, prepare
-from fedbench.core.errors import BadInput, OneLineParser, nearest, spelled_out
-from fedbench.config.streams import make_usable
 
 FINISHED, BAD_INPUT, INTERRUPTED = 0, 2, 130
 _DESCRIPTION = """\
@@ -34,9 +34,14 @@ def main() -> None:
     except BadInput as error:
         _end(BAD_INPUT, str(error))
     except FAILURES as error:
-        _end(BAD_INPUT, f"failed ({one_line(error)}); the same command (without --force) goes on where it stopped")
+        _end(
+            BAD_INPUT,
+            f"failed ({one_line(error)}); the same command (without --force) goes on where it stopped",
+        )
     except KeyboardInterrupt:
-        _end(INTERRUPTED, "interrupted; the same command (without --force) goes on where it stopped")
+        _end(
+            INTERRUPTED, "interrupted; the same command (without --force) goes on where it stopped"
+        )
     sys.exit(FINISHED)
 
 
@@ -85,12 +90,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     size = facts_of("lc25000").shape[0]
     parser.add_argument("name", metavar="NAME", help=f"list, or one of {', '.join(ENTRIES)}")
-    parser.add_argument("--from", dest="given", metavar="FILE_OR_FOLDER", help="the dataset's original files")
-    parser.add_argument("--download", action="store_true", help="fetch the original files from their publisher")
+    parser.add_argument(
+        "--from", dest="given", metavar="FILE_OR_FOLDER", help="the dataset's original files"
+    )
+    parser.add_argument(
+        "--download", action="store_true", help="fetch the original files from their publisher"
+    )
     parser.add_argument("--root", help="the data root")
-    parser.add_argument("--force", action="store_true", help="prepare it again, although it is there")
-    parser.add_argument("--any-size", action="store_true", help="accept fewer or more examples than the dataset has")
-    parser.add_argument("--size", type=int, help=f"stored height and width of lc25000's images (default {size})")
+    parser.add_argument(
+        "--force", action="store_true", help="prepare it again, although it is there"
+    )
+    parser.add_argument(
+        "--any-size", action="store_true", help="accept fewer or more examples than the dataset has"
+    )
+    parser.add_argument(
+        "--size", type=int, help=f"stored height and width of lc25000's images (default {size})"
+    )
     return parser
 
 

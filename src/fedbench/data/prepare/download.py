@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from fedbench.data.prepare.progress_bar import bar
-from fedbench.data.prepare.catalog import Published
 from fedbench.core.errors import BadInput
+from fedbench.data.prepare.catalog import Published
+from fedbench.data.prepare.progress_bar import bar
 
 _CHUNK = 1 << 20
 _TIMEOUT = 60  # seconds without a byte
@@ -22,7 +22,9 @@ def fetch(published: Published, folder: Path) -> Path:
         _receive(published, partial)
         if not matches(partial, published):
             partial.unlink()
-            raise BadInput(f"{published.url}: what came is not the published file ({published.checksum}); try again")
+            raise BadInput(
+                f"{published.url}: what came is not the published file ({published.checksum}); try again"
+            )
         partial.replace(final)
     return final
 

@@ -8,12 +8,23 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedbench.core.errors import BadInput
 from fedbench.data.files import one_line
 from fedbench.data.prepare.archives import Original
 from fedbench.data.prepare.store import Workshop
-from fedbench.core.errors import BadInput
 
-_CINIC10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CINIC10 = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 _LC25000 = {
     "colon_aca": "colon_image_sets/colon_aca",
     "colon_n": "colon_image_sets/colon_n",
@@ -44,7 +55,9 @@ def prepare_tinyimagenet(original: Original, shop: Workshop) -> str:
     numbers = _class_numbers(original, f"{base}wnids.txt", shop)
     train = {}
     for wnid, label in numbers.items():
-        train |= dict.fromkeys(_images(original, f"{base}train/{wnid}/images", (".jpeg", ".jpg")), label)
+        train |= dict.fromkeys(
+            _images(original, f"{base}train/{wnid}/images", (".jpeg", ".jpg")), label
+        )
     test = _annotated(original, f"{base}val", numbers)
     decode = _decoder(original, shop.facts.shape, resize=False)
     shop.images(original, {"train": train, "test": test}, decode)
@@ -76,14 +89,22 @@ def _images(original: Original, folder: str, endings: tuple[str, ...]) -> list[s
         raise BadInput(f"{original.path}: lacks the folder {folder}, or it is empty")
     for name in names:
         if not name.lower().endswith(endings):
-            raise BadInput(f"{original.path}: {name} is not an image; only {endings[0]} files belong there")
+            raise BadInput(
+                f"{original.path}: {name} is not an image; only {endings[0]} files belong there"
+            )
     return list(names)
 
 
 def _class_numbers(original: Original, file: str, shop: Workshop) -> dict[str, int]:
     wnids = _text(original, file).split()
-    whole = len(set(wnids)) == len(wnids) and all(wnid.startswith("n") and wnid[1:].isdigit() for wnid in wnids)
-    if not whole or len(wnids) > shop.facts.classes or (len(wnids) < shop.facts.classes and not shop.any_size):
+    whole = len(set(wnids)) == len(wnids) and all(
+        wnid.startswith("n") and wnid[1:].isdigit() for wnid in wnids
+    )
+    if (
+        not whole
+        or len(wnids) > shop.facts.classes
+        or (len(wnids) < shop.facts.classes and not shop.any_size)
+    ):
         need = f"{shop.facts.classes} different names such as n01443537"
         raise BadInput(f"{original.path}: {file} has {len(wnids)} names of classes, need {need}")
     return {wnid: number for number, wnid in enumerate(sorted(wnids))}
@@ -99,11 +120,15 @@ def _annotated(original: Original, folder: str, numbers: dict[str, int]) -> dict
         name, wnid = f"{folder}/images/{image}", rest.partition("\t")[0]
         if wnid not in numbers or name not in unlabelled:
             wrong = f"the class {wnid!r}" if wnid not in numbers else f"the image {image!r}"
-            raise BadInput(f"{original.path}: line {number} of {file} names {wrong}, which is not there")
+            raise BadInput(
+                f"{original.path}: line {number} of {file} names {wrong}, which is not there"
+            )
         labels[name] = numbers[wnid]
     missing = sorted(unlabelled.keys() - labels.keys())
     if missing:
-        raise BadInput(f"{original.path}: {file} has no label for {missing[0]}" + _more(len(missing) - 1))
+        raise BadInput(
+            f"{original.path}: {file} has no label for {missing[0]}" + _more(len(missing) - 1)
+        )
     return labels
 
 
@@ -118,7 +143,9 @@ def _more(count: int) -> str:
     return f" and {count:,} more" if count else ""
 
 
-def _decoder(original: Original, shape: tuple[int, ...], resize: bool) -> Callable[[str, bytes], np.ndarray]:
+def _decoder(
+    original: Original, shape: tuple[int, ...], resize: bool
+) -> Callable[[str, bytes], np.ndarray]:
     """Bytes of an image file to RGB. A grey image gets three equal channels. Larger ones shrink, if `resize`."""
     from PIL import Image, UnidentifiedImageError
 
@@ -136,9 +163,15 @@ def _decoder(original: Original, shape: tuple[int, ...], resize: bool) -> Callab
         if not resize and image.size != (width, height):
             raise BadInput(f"{subject} is {found} pixels, need {width}x{height}")
         if resize and (image.width != image.height or image.width < width):
-            raise BadInput(f"{subject} is {found} pixels, need a square of at least {width}x{height}")
+            raise BadInput(
+                f"{subject} is {found} pixels, need a square of at least {width}x{height}"
+            )
         # Bilinear with Pillow's widened support, as torchvision resizes: every original pixel counts.
-        image = image.resize((width, height), Image.Resampling.BILINEAR) if image.size != (width, height) else image
+        image = (
+            image.resize((width, height), Image.Resampling.BILINEAR)
+            if image.size != (width, height)
+            else image
+        )
         return np.asarray(image)
 
     return decode

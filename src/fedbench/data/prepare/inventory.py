@@ -9,12 +9,12 @@ from typing import IO
 
 import numpy as np
 
-from fedbench.data.prepare.catalog import ENTRIES
+from fedbench.core.errors import BadInput
 from fedbench.data.files import DAMAGED
 from fedbench.data.info import PARTS, mapped_files, npz_files, pair_files, read_info
+from fedbench.data.prepare.catalog import ENTRIES
 from fedbench.data.prepare.preparation import facts_of, is_prepared
 from fedbench.data.prepare.store import is_unfinished
-from fedbench.core.errors import BadInput
 
 _COLUMNS = ("dataset", "size", "training", "test", "classes", "source")
 
@@ -23,7 +23,10 @@ def table(root: Path) -> str:
     """A line a dataset: size on the disk, number and shape of the examples, classes, source."""
     rows = [_COLUMNS, *(_row(name, root / name) for name in ENTRIES)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in rows]
+    lines = [
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -36,17 +39,36 @@ def describe(name: str, folder: Path) -> str:
 def _row(name: str, folder: Path) -> tuple[str, ...]:
     facts = facts_of(name)
     if not is_prepared(name, folder):
-        state = "begun, not finished" if is_unfinished(folder) or (folder / ".download").is_dir() else "not there"
+        state = (
+            "begun, not finished"
+            if is_unfinished(folder) or (folder / ".download").is_dir()
+            else "not there"
+        )
         how = "--download" if ENTRIES[name].downloads else "--from FILE_OR_FOLDER"
         return name, "-", "-", "-", str(facts.classes), f"{state}: fedbench-data {name} {how}"
-    files = mapped_files(folder) if facts.mapped else npz_files(folder) if facts.shape else pair_files(folder)
+    files = (
+        mapped_files(folder)
+        if facts.mapped
+        else npz_files(folder)
+        if facts.shape
+        else pair_files(folder)
+    )
     try:
         info = read_info(folder)
-        counts = [_examples(folder / (f"{part}-images.npy" if facts.mapped else f"{part}.npz")) for part in PARTS]
+        counts = [
+            _examples(folder / (f"{part}-images.npy" if facts.mapped else f"{part}.npz"))
+            for part in PARTS
+        ]
     except (BadInput, *DAMAGED, KeyError) as error:
         return name, "-", "-", "-", str(facts.classes), f"damaged ({' '.join(str(error).split())})"
     size = sum(path.stat().st_size for path in files if path.exists())
-    return name, _bytes(size), *counts, str(facts.classes), info.source if info else "unknown (no info.json)"
+    return (
+        name,
+        _bytes(size),
+        *counts,
+        str(facts.classes),
+        info.source if info else "unknown (no info.json)",
+    )
 
 
 def _examples(path: Path) -> str:
@@ -66,7 +88,11 @@ def _examples(path: Path) -> str:
 
 def _header(file: IO[bytes]) -> tuple[int, ...]:
     version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     return read(file)[0]
 
 

@@ -14,18 +14,28 @@ from pickle import UnpicklingError
 
 import yaml
 
-from fedbench.data.prepare.by_torchvision import BY_HAND, decode
-from fedbench.data.prepare.catalog import ENTRIES, Entry
-from fedbench.data.prepare.download import fetch, matches
+from fedbench.core.errors import BadInput
 from fedbench.data.files import one_line
 from fedbench.data.info import PARTS, mapped_files, npz_files, pair_files
 from fedbench.data.prepare.archives import Original, open_original
+from fedbench.data.prepare.by_torchvision import BY_HAND, decode
+from fedbench.data.prepare.catalog import ENTRIES, Entry
+from fedbench.data.prepare.download import fetch, matches
 from fedbench.data.prepare.store import Facts, Workshop, clear_notes, is_unfinished
-from fedbench.core.errors import BadInput
 
 # No network, a broken mirror, a full or read-only disk, a damaged archive.
-FAILURES = (OSError, RuntimeError, EOFError, ValueError, tarfile.TarError, zlib.error, UnpicklingError)
-_FETCHED = ".download"  # folder of what this program downloaded; it goes when the dataset is prepared
+FAILURES = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    tarfile.TarError,
+    zlib.error,
+    UnpicklingError,
+)
+_FETCHED = (
+    ".download"  # folder of what this program downloaded; it goes when the dataset is prepared
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,9 @@ def facts_of(name: str, size: int | None = None) -> Facts:
     shape = tuple(stored.get("shape", ()))
     mapped = stored["_target_"].endswith("MappedDataset")
     sizes = {part: stored[f"{part}_size"] for part in PARTS}
-    return Facts(name, (size, size, *shape[2:]) if size else shape, stored["classes"], sizes, mapped)
+    return Facts(
+        name, (size, size, *shape[2:]) if size else shape, stored["classes"], sizes, mapped
+    )
 
 
 def is_prepared(name: str, folder: Path) -> bool:
@@ -64,12 +76,18 @@ def download(name: str, folder: Path) -> None:
     subject = f"data.download: {name} into {folder}"
     if name not in ENTRIES or not ENTRIES[name].downloads:
         known = ", ".join(known for known, entry in ENTRIES.items() if entry.downloads)
-        how = f"; get {ENTRIES[name].obtain}, then `fedbench-data {name} --from FILE`" if name in ENTRIES else ""
+        how = (
+            f"; get {ENTRIES[name].obtain}, then `fedbench-data {name} --from FILE`"
+            if name in ENTRIES
+            else ""
+        )
         raise BadInput(f"{subject}: only for {known}{how}")
     try:
         prepare(Wish(name, download=True), folder)
     except FAILURES as error:
-        raise BadInput(f"{subject}: failed ({one_line(error)}); try again, or use data.source=synthetic") from error
+        raise BadInput(
+            f"{subject}: failed ({one_line(error)}); try again, or use data.source=synthetic"
+        ) from error
 
 
 def prepare(wish: Wish, folder: Path) -> bool:
@@ -106,7 +124,9 @@ def _check_reachable(wish: Wish, entry: Entry, folder: Path) -> None:
     if (wish.download and entry.downloads) or (folder / BY_HAND).is_dir():
         return
     if entry.downloads:
-        raise BadInput(f"{wish.name}: --download fetches it; --from takes the {entry.original} ({entry.obtain})")
+        raise BadInput(
+            f"{wish.name}: --download fetches it; --from takes the {entry.original} ({entry.obtain})"
+        )
     raise BadInput(
         f"{wish.name}: cannot be downloaded by a program; get {entry.obtain}, and give --from the {entry.original}"
     )
@@ -125,7 +145,11 @@ def _find(entry: Entry, folder: Path) -> Path:
 
 def _build(wish: Wish, entry: Entry, original: Original, folder: Path) -> None:
     fetched = original.path.parent == folder / _FETCHED or original.path == folder / _FETCHED
-    source = ", ".join(published.url for published in entry.published) if fetched else str(original.path.resolve())
+    source = (
+        ", ".join(published.url for published in entry.published)
+        if fetched
+        else str(original.path.resolve())
+    )
     shop = Workshop(folder, facts_of(wish.name, wish.size), original.identity(), wish.any_size)
     note = entry.prepare(original, shop)
     shop.complete(source, note, _checksums(entry, original.path))
@@ -142,7 +166,11 @@ def _checksums(entry: Entry, path: Path) -> dict[str, str]:
         if file.is_file() and matches(file, published):
             checksums[published.file] = published.checksum
         elif file.is_file():
-            print(f"{file}: not byte for byte the published file ({published.checksum})", file=sys.stderr, flush=True)
+            print(
+                f"{file}: not byte for byte the published file ({published.checksum})",
+                file=sys.stderr,
+                flush=True,
+            )
     if path.is_file() and not checksums:
         with path.open("rb") as content:
             checksums[path.name] = f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"

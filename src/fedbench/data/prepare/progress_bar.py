@@ -8,15 +8,28 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def bar(title: str, total: int | None, done: int = 0, unit: str = "images") -> Iterator[Callable[[int], None]]:
+def bar(
+    title: str, total: int | None, done: int = 0, unit: str = "images"
+) -> Iterator[Callable[[int], None]]:
     """Yields a function that is told how many more are done."""
     if not sys.stderr.isatty():
         amount = "" if total is None else f", {total:,} {unit}"
-        print(f"{title}{amount}" + (f", goes on after {done:,}" if done else ""), file=sys.stderr, flush=True)
+        print(
+            f"{title}{amount}" + (f", goes on after {done:,}" if done else ""),
+            file=sys.stderr,
+            flush=True,
+        )
         yield lambda more: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     columns = (TextColumn("{task.description}"), amount, BarColumn(), TimeRemainingColumn())

@@ -18,16 +18,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbench.data.prepare.progress_bar import bar
+from fedbench.core.errors import BadInput
 from fedbench.data.files import whole_file, write_npz
 from fedbench.data.info import VOCABULARY
 from fedbench.data.prepare.archives import Original
+from fedbench.data.prepare.progress_bar import bar
 from fedbench.data.prepare.store import Workshop
-from fedbench.core.errors import BadInput
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2  # ids
 _COLUMNS = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
-TOLERANCE = 0.01  # of the known size: how many rows are malformed depends on the release and the reader
+TOLERANCE = (
+    0.01  # of the known size: how many rows are malformed depends on the release and the reader
+)
 _LONGEST_ROW = 4  # lines that a quoted question may spread a row over
 _MOST_MALFORMED = 0.01
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")  # u2019: the apostrophe of typesetters
@@ -51,10 +53,15 @@ def words_of(question: str) -> list[str]:
 def read_pairs(original: Original, file: str) -> Pairs:
     """The rows of a tsv file. Malformed ones are counted; more than 1 % of them are not this dataset any more."""
     subject = f"{original.path}: {file}"
-    lines = [line.removesuffix(b"\r").decode(errors="replace") for line in original.read(file).split(b"\n")]
+    lines = [
+        line.removesuffix(b"\r").decode(errors="replace")
+        for line in original.read(file).split(b"\n")
+    ]
     header = lines[0].removeprefix("\ufeff").split("\t")
     if tuple(header) != _COLUMNS:
-        raise BadInput(f"{subject} starts with the columns {', '.join(header)[:80]}; needs {', '.join(_COLUMNS)}")
+        raise BadInput(
+            f"{subject} starts with the columns {', '.join(header)[:80]}; needs {', '.join(_COLUMNS)}"
+        )
     questions, labels, malformed = [], [], []
     for number, row in _rows(lines):
         if row is None:
@@ -64,7 +71,9 @@ def read_pairs(original: Original, file: str) -> Pairs:
             labels.append(int(row[5]))
     if len(malformed) > _MOST_MALFORMED * (len(labels) + len(malformed)):
         total = len(labels) + len(malformed)
-        found = f"{len(malformed):,} of {total:,} rows are malformed, the first in line {malformed[0]}"
+        found = (
+            f"{len(malformed):,} of {total:,} rows are malformed, the first in line {malformed[0]}"
+        )
         raise BadInput(f"{subject}: {found}; at most {_MOST_MALFORMED:.0%} is allowed")
     return Pairs(questions, np.array(labels, dtype=np.int64), len(malformed))
 
@@ -105,7 +114,9 @@ def _is_row(fields: list[str]) -> bool:
 
 
 def _unquoted(field: str) -> str:
-    return field[1:-1].replace('""', '"') if len(field) > 1 and field[0] == field[-1] == '"' else field
+    return (
+        field[1:-1].replace('""', '"') if len(field) > 1 and field[0] == field[-1] == '"' else field
+    )
 
 
 def rank_words(pairs: Pairs) -> list[str]:
@@ -117,7 +128,9 @@ def rank_words(pairs: Pairs) -> list[str]:
 def write_pairs(path: Path, pairs: Pairs, ranks: dict[str, int]) -> None:
     """Ranks of all words in a row, the number of words of every question, labels. An unknown word has the last rank."""
     words = [ranks.get(word, len(ranks)) for word in chain.from_iterable(pairs.questions)]
-    lengths = np.array([len(question) for question in pairs.questions], dtype=np.int32).reshape(-1, 2)
+    lengths = np.array([len(question) for question in pairs.questions], dtype=np.int32).reshape(
+        -1, 2
+    )
     write_npz(path, words=np.array(words, dtype=np.int32), lengths=lengths, labels=pairs.labels)
 
 
@@ -142,7 +155,9 @@ def prepare_pairs(original: Original, shop: Workshop) -> str:
         write_pairs(shop.folder / f"{part}.npz", pairs, ranks)
         shop.counts[part] = len(pairs.labels)
     malformed = sum(pairs.malformed for pairs in parts.values())
-    return "GLUE's dev set is the test set" + (f", {malformed:,} malformed rows left out" if malformed else "")
+    return "GLUE's dev set is the test set" + (
+        f", {malformed:,} malformed rows left out" if malformed else ""
+    )
 
 
 def padded(words: np.ndarray, lengths: np.ndarray, length: int, vocabulary: int) -> np.ndarray:
@@ -156,7 +171,9 @@ def padded(words: np.ndarray, lengths: np.ndarray, length: int, vocabulary: int)
     x = np.empty((len(flat), 1 + length), dtype=np.int32)
     x[:, 0] = np.minimum(flat, length)
     # As many words as fit from every question's first on, then those of the next questions out again.
-    x[:, 1:] = np.lib.stride_tricks.sliding_window_view(np.append(ids, np.zeros(length, np.int32)), length)[starts]
+    x[:, 1:] = np.lib.stride_tricks.sliding_window_view(
+        np.append(ids, np.zeros(length, np.int32)), length
+    )[starts]
     x[:, 1:] *= np.arange(length) < x[:, :1]
     empty = flat == 0
     x[empty, 0], x[empty, 1] = 1, UNKNOWN

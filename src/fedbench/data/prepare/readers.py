@@ -9,12 +9,12 @@ import zlib
 
 import numpy as np
 
+from fedbench.core.errors import BadInput
 from fedbench.data.dataset import Examples
 from fedbench.data.files import one_line
 from fedbench.data.info import PARTS
 from fedbench.data.prepare.archives import Original
 from fedbench.data.prepare.store import Workshop
-from fedbench.core.errors import BadInput
 
 _UNSIGNED_BYTE = 8  # idx's code for the type of its values
 
@@ -41,7 +41,9 @@ def prepare_emnist(original: Original, shop: Workshop) -> str:
 def prepare_svhn(original: Original, shop: Workshop) -> str:
     """SVHN's cropped digits: {train,test}_32x32.mat with X [32, 32, 3, N] and y [N, 1], where 10 means digit 0."""
     for part in PARTS:
-        shop.arrays(part, lambda part=part: _svhn_part(original, original.file(f"{part}_32x32.mat")))
+        shop.arrays(
+            part, lambda part=part: _svhn_part(original, original.file(f"{part}_32x32.mat"))
+        )
     return ""
 
 
@@ -49,7 +51,9 @@ def _idx_pair(original: Original, prefix: str) -> Examples:
     images = _read_idx(original, f"{prefix}-images-idx3-ubyte", 3)
     labels = _read_idx(original, f"{prefix}-labels-idx1-ubyte", 1)
     if len(images) != len(labels):
-        raise BadInput(f"{original.path}: {prefix} has {len(images):,} images and {len(labels):,} labels, need as many")
+        raise BadInput(
+            f"{original.path}: {prefix} has {len(images):,} images and {len(labels):,} labels, need as many"
+        )
     return images[..., None], labels.astype(np.int64)
 
 
@@ -61,15 +65,21 @@ def _read_idx(original: Original, name: str, dimensions: int) -> np.ndarray:
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
-            raise BadInput(f"{original.path}: {file} is not a whole gzip file ({one_line(error)})") from error
+            raise BadInput(
+                f"{original.path}: {file} is not a whole gzip file ({one_line(error)})"
+            ) from error
     expected = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
     if content[:4] != expected:
-        raise BadInput(f"{original.path}: {file} starts with {content[:4].hex()}, an idx file with {expected.hex()}")
+        raise BadInput(
+            f"{original.path}: {file} starts with {content[:4].hex()}, an idx file with {expected.hex()}"
+        )
     header = 4 + 4 * dimensions
     sizes = [int.from_bytes(content[start : start + 4], "big") for start in range(4, header, 4)]
     if len(content) != header + math.prod(sizes):
         promised = " x ".join(f"{size:,}" for size in sizes)
-        raise BadInput(f"{original.path}: {file} promises {promised} bytes and holds {len(content) - header:,}")
+        raise BadInput(
+            f"{original.path}: {file} promises {promised} bytes and holds {len(content) - header:,}"
+        )
     return np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
 
 

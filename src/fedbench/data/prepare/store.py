@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.data.prepare.progress_bar import bar
-from fedbench.data.dataset import Examples, channel_statistics
+from fedbench.core.errors import BadInput
 from fedbench.data.checked import checksums_of
+from fedbench.data.dataset import Examples, channel_statistics
 from fedbench.data.files import read_npz, whole_file, write_npy, write_npz
 from fedbench.data.info import FILE, PARTS, Info, mapped_files, npz_files, write_info
 from fedbench.data.prepare.archives import Original
-from fedbench.core.errors import BadInput
+from fedbench.data.prepare.progress_bar import bar
 
 Decode = Callable[[str, bytes], np.ndarray]  # an image file's name and bytes to its pixels
 _BLOCK = 256  # images between two notes of how far it has come
@@ -69,13 +69,17 @@ class Workshop:
             if not self._state(part).get("finished"):
                 self._decode(part, original, labels, decode)
 
-    def _decode(self, part: str, original: Original, labels: dict[str, int], decode: Decode) -> None:
+    def _decode(
+        self, part: str, original: Original, labels: dict[str, int], decode: Decode
+    ) -> None:
         """Goes on after the last block of an interrupted call."""
         names = sorted(labels)
         partial = self.folder / f".{part}-images.partial.npy"
         done = self._state(part).get("done", 0) if partial.exists() else 0
         rows = {name: row for row, name in enumerate(names)}
-        store = np.lib.format.open_memmap(partial, "r+" if done else "w+", np.uint8, (len(names), *self.facts.shape))
+        store = np.lib.format.open_memmap(
+            partial, "r+" if done else "w+", np.uint8, (len(names), *self.facts.shape)
+        )
         self._note(part, done=done, finished=False)
         title = f"{self.facts.name}: {part}"
         with bar(title, len(names), done) as advance, ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -87,7 +91,9 @@ class Workshop:
                 done += len(block)
                 self._note(part, done=done, finished=False)
                 advance(len(block))
-        self._store(part, store, np.array([labels[name] for name in names], dtype=np.int64), partial)
+        self._store(
+            part, store, np.array([labels[name] for name in names], dtype=np.int64), partial
+        )
         self._note(part, done=done, finished=True)
 
     def check_size(self, part: str, found: int, tolerance: float = 0.0) -> None:
@@ -102,11 +108,20 @@ class Workshop:
 
     def complete(self, source: str, note: str, checksums: dict[str, str]) -> None:
         """Write info.json, which makes the dataset complete, and forget the notes of the way."""
-        mean, std = map(list, channel_statistics(self._train_images())) if self.facts.shape else (None, None)
+        mean, std = (
+            map(list, channel_statistics(self._train_images()))
+            if self.facts.shape
+            else (None, None)
+        )
         if self.facts.mapped:
-            checksums = {**checksums, **checksums_of(path for part in PARTS for path in self._files(part))}
+            checksums = {
+                **checksums,
+                **checksums_of(path for part in PARTS for path in self._files(part)),
+            }
         counts = (self.counts["train"], self.counts["test"])
-        write_info(self.folder, Info(source, list(self.facts.shape), *counts, note, mean, std, checksums))
+        write_info(
+            self.folder, Info(source, list(self.facts.shape), *counts, note, mean, std, checksums)
+        )
         clear_notes(self.folder)
 
     def _train_images(self) -> np.ndarray:
@@ -121,7 +136,9 @@ class Workshop:
         """Called before the first file is replaced: from here on, old and new ones may stand side by side."""
         (self.folder / FILE).unlink(missing_ok=True)
 
-    def _store(self, part: str, images: np.ndarray, labels: np.ndarray, partial: Path | None = None) -> None:
+    def _store(
+        self, part: str, images: np.ndarray, labels: np.ndarray, partial: Path | None = None
+    ) -> None:
         self.unseal()
         if not self.facts.mapped:
             write_npz(self.folder / f"{part}.npz", images=images, labels=labels)
@@ -142,7 +159,9 @@ class Workshop:
             raise BadInput(f"{self.facts.name}: the {part} images are {found}, need uint8 [{need}]")
         if labels.min() < 0 or labels.max() >= self.facts.classes:
             found = f"from {labels.min()} to {labels.max()}"
-            raise BadInput(f"{self.facts.name}: the {part} labels run {found}, need 0 to {self.facts.classes - 1}")
+            raise BadInput(
+                f"{self.facts.name}: the {part} labels run {found}, need 0 to {self.facts.classes - 1}"
+            )
 
     def _files(self, part: str) -> list[Path]:
         files = mapped_files(self.folder) if self.facts.mapped else npz_files(self.folder)

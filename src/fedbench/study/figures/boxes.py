@@ -29,7 +29,9 @@ def draw_client_boxes(part: Part, notes: Notes) -> Figure:
         table = read_columns(run, "clients.csv", "client", column).dropna(subset=[column])
         finite = np.isfinite(table[column].to_numpy(dtype=float))
         groups = table[finite].groupby("client")[column]
-        return {int(client): rows.to_numpy(dtype=float) for client, rows in groups}, int((~finite).sum())
+        return {int(client): rows.to_numpy(dtype=float) for client, rows in groups}, int(
+            (~finite).sum()
+        )
 
     panel_axes = [*part.axes("panels"), *part.rest("panels")]
     panels = part.panels(panel_axes, [])
@@ -69,7 +71,9 @@ def draw_gaps(part: Part, notes: Notes) -> Figure:
     """Differences of a column of metrics.csv between two methods, over the rounds and seeds that both have."""
     column = part.show.get("y", "test_loss")
     group_axes, panel_axes = part.axes("groups"), part.axes("panels")
-    panels = part.panels(panel_axes, [axis for axis in part.study.experiment.axes if axis not in panel_axes])
+    panels = part.panels(
+        panel_axes, [axis for axis in part.study.experiment.axes if axis not in panel_axes]
+    )
     sheet = Sheet(len(panels), part.columns(panels, panel_axes))
     for place, panel in enumerate(panels):
         sheet.label(place, panel.title, ", ".join(group_axes), f"gap of {column_words(column)}")
@@ -89,19 +93,33 @@ def _pairs(part: Part, panel: Panel, notes: Notes, axes: Axes, column: str, hand
     cells = [line.cell for line in panel.lines]
     groups: dict[str, list[StudyCell]] = {}
     for cell in cells:
-        groups.setdefault(", ".join(cell.labels[axis] for axis in part.axes("groups")), []).append(cell)
+        groups.setdefault(", ".join(cell.labels[axis] for axis in part.axes("groups")), []).append(
+            cell
+        )
     width = 0.8 / len(pairs)
     for number, (name, methods) in enumerate(pairs.items()):
         shift = (number - (len(pairs) - 1) / 2) * width
         gaps = [
-            _gaps(part.study, own, methods, column, notes, ", ".join(filter(None, (panel.title, group))))
+            _gaps(
+                part.study,
+                own,
+                methods,
+                column,
+                notes,
+                ", ".join(filter(None, (panel.title, group))),
+            )
             for group, own in groups.items()
         ]
         places = np.array([place + shift for place, gap in enumerate(gaps) if len(gap)])
         if len(places):
-            colour, hatch = COLOURS[number % len(COLOURS)], HATCHES[number // len(COLOURS) % len(HATCHES)]
+            colour, hatch = (
+                COLOURS[number % len(COLOURS)],
+                HATCHES[number // len(COLOURS) % len(HATCHES)],
+            )
             _boxes(axes, [gap for gap in gaps if len(gap)], places, 0.8 * width, colour, hatch)
-            handles.setdefault(name, Patch(facecolor=colour, alpha=0.55, edgecolor=colour, hatch=hatch))
+            handles.setdefault(
+                name, Patch(facecolor=colour, alpha=0.55, edgecolor=colour, hatch=hatch)
+            )
             drawn = True
         else:
             notes.lacks("No runs to compare", name, panel.title)
@@ -120,14 +138,24 @@ def _gaps(
     factor, gaps = 100.0 if is_share(column) else 1.0, []
 
     def read(run: StudyRun):
-        return run.seed, read_columns(run, "metrics.csv", "round", column).set_index("round")[column]
+        return run.seed, read_columns(run, "metrics.csv", "round", column).set_index("round")[
+            column
+        ]
 
     for cell in cells:
         other = study.find({**cell.labels, "method": methods[1]})
         if cell.labels["method"] != methods[0] or other is None:
             continue
         first, second = (
-            dict(read_all(notes.see(own, own.labels["method"], panel), read, notes, own.labels["method"], panel))
+            dict(
+                read_all(
+                    notes.see(own, own.labels["method"], panel),
+                    read,
+                    notes,
+                    own.labels["method"],
+                    panel,
+                )
+            )
             for own in (cell, other)
         )
         for seed in sorted(first.keys() & second.keys()):
@@ -136,18 +164,30 @@ def _gaps(
     return joined[np.isfinite(joined)]
 
 
-def _boxes(axes: Axes, values: list[np.ndarray], places: np.ndarray, width: float, colour: str, hatch: str) -> None:
+def _boxes(
+    axes: Axes, values: list[np.ndarray], places: np.ndarray, width: float, colour: str, hatch: str
+) -> None:
     axes.boxplot(
         values,
         positions=places,
         widths=width,
         manage_ticks=False,
         patch_artist=True,
-        boxprops={"facecolor": (*_rgb(colour), 0.55), "edgecolor": colour, "hatch": hatch, "linewidth": 0.9},
+        boxprops={
+            "facecolor": (*_rgb(colour), 0.55),
+            "edgecolor": colour,
+            "hatch": hatch,
+            "linewidth": 0.9,
+        },
         whiskerprops={"color": colour, "linewidth": 0.9},
         capprops={"color": colour, "linewidth": 0.9},
         medianprops={"color": "black", "linewidth": 1.2},
-        flierprops={"marker": ".", "markersize": 2.5, "markerfacecolor": colour, "markeredgecolor": "none"},
+        flierprops={
+            "marker": ".",
+            "markersize": 2.5,
+            "markerfacecolor": colour,
+            "markeredgecolor": "none",
+        },
     )
 
 

@@ -46,7 +46,12 @@ def draw(study: Study, measure: Measure) -> list[tuple[str, Figure]]:
     figures = []
     for fields in parts:
         form, known = fields["form"], (*FORMS, *TABLES)
-        require(form in known, f"{study.experiment.name}: study.show.form", form, nearest(str(form), known))
+        require(
+            form in known,
+            f"{study.experiment.name}: study.show.form",
+            form,
+            nearest(str(form), known),
+        )
         if form in TABLES:
             continue
         function = partial(FORMS[form], measure=measure) if form in WITH_MEASURES else FORMS[form]

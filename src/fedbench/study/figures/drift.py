@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def simulate(optima: Sequence[float], start: float, rate: float, rounds: int, steps: int = 1) -> np.ndarray:
+def simulate(
+    optima: Sequence[float], start: float, rate: float, rounds: int, steps: int = 1
+) -> np.ndarray:
     """Weights of the server after 0, 1 ... rounds. Client k has the loss (w - a_k)^2 and takes gradient steps
 
     w <- w - rate * 2 (w - a_k) (FedPMVR, equation 1); the server takes the plain mean (equation 2).
@@ -41,10 +43,20 @@ def draw_drift(part: Part, notes: Notes) -> Figure:
     optimum_style = {"color": "black", "linestyle": (0, (5, 2)), "linewidth": 1.1}
     sheet.panels[0].axhline(optimum, label="_optimum", **optimum_style)
     for place, (name, optima) in enumerate(show["cases"].items()):
-        weights = simulate(optima, float(show["start"]), float(show["rate"]), rounds, int(show.get("steps", 1)))
+        weights = simulate(
+            optima, float(show["start"]), float(show["rate"]), rounds, int(show.get("steps", 1))
+        )
         dash = DASHES[place // len(COLOURS) % len(DASHES)]
-        style = Style(COLOURS[place % len(COLOURS)], dash, MARKERS[place % len(MARKERS)], width=1.8, place=place)
-        line = Line(f"{name} (client optima {', '.join(f'{goal:g}' for goal in optima)})", None, style)
+        style = Style(
+            COLOURS[place % len(COLOURS)],
+            dash,
+            MARKERS[place % len(MARKERS)],
+            width=1.8,
+            place=place,
+        )
+        line = Line(
+            f"{name} (client optima {', '.join(f'{goal:g}' for goal in optima)})", None, style
+        )
         for axes, values in zip(sheet.panels, (weights, np.abs(weights - optimum)), strict=True):
             plot(axes, Curve(np.arange(rounds + 1), values, values, values), line)
         add_to_legend(sheet, line)

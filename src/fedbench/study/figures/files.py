@@ -45,7 +45,9 @@ def describe(figure: Figure) -> str:
         y = axes.get_ylabel() or y  # the grid has names at its left and lower edges only
         titles.setdefault(_contents(axes, axes.get_xlabel() or x, y), []).append(axes.get_title())
     for contents, named in titles.items():
-        sentences.append(f"{'; '.join(filter(None, named))}: {contents}." if any(named) else f"{contents}.")
+        sentences.append(
+            f"{'; '.join(filter(None, named))}: {contents}." if any(named) else f"{contents}."
+        )
     note = figure.get_supxlabel().replace("\n", " ")
     return " ".join(sentence for sentence in [*sentences, note] if sentence).replace(r"\$", "$")
 

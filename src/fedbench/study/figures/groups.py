@@ -52,7 +52,12 @@ class Part:
         names = [names] if isinstance(names, str) else list(names)
         known = self.study.experiment.axes
         for name in names:
-            require(name in known, f"{self.study.experiment.name}: study.show.{key}", name, nearest(str(name), known))
+            require(
+                name in known,
+                f"{self.study.experiment.name}: study.show.{key}",
+                name,
+                nearest(str(name), known),
+            )
         return names
 
     def rest(self, *used: str) -> list[str]:
@@ -64,7 +69,9 @@ class Part:
     def panels(self, panel_axes: list[str], line_axes: list[str]) -> list[Panel]:
         """In the order of the file's labels, the first axis outermost."""
         experiment, grouped = self.study.experiment, {}
-        for cell in sorted(self.cells, key=lambda cell: self._order(cell, [*self._grid(panel_axes), *line_axes])):
+        for cell in sorted(
+            self.cells, key=lambda cell: self._order(cell, [*self._grid(panel_axes), *line_axes])
+        ):
             style = style_of(experiment, cell.labels, line_axes)
             line = Line(name_of(cell.labels, line_axes), cell, style)
             grouped.setdefault(name_of(cell.labels, panel_axes), []).append(line)
@@ -81,7 +88,10 @@ class Part:
 
     def _grid(self, panel_axes: list[str]) -> list[str]:
         """Two axes span a grid, rows by the first one; but a sheet is wide rather than high."""
-        if len(panel_axes) == 2 and self._count(panel_axes[1]) < self._count(panel_axes[0]) <= MOST_COLUMNS:
+        if (
+            len(panel_axes) == 2
+            and self._count(panel_axes[1]) < self._count(panel_axes[0]) <= MOST_COLUMNS
+        ):
             return panel_axes[::-1]
         return panel_axes
 
@@ -99,12 +109,18 @@ class Notes:
 
     study: Study
     remarks: list[str] = field(default_factory=list)
-    diverged: dict[tuple[str, str], str] = field(default_factory=dict)  # (name, panel) -> how many seeds
+    diverged: dict[tuple[str, str], str] = field(
+        default_factory=dict
+    )  # (name, panel) -> how many seeds
     missing: dict[tuple[str, str], str] = field(default_factory=dict)
-    lacking: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)  # what -> (name, panel)
+    lacking: dict[str, dict[tuple[str, str], str]] = field(
+        default_factory=dict
+    )  # what -> (name, panel)
     stand_ins: dict[str, None] = field(default_factory=dict)
     starred: set[str] = field(default_factory=set)  # names of lines with a diverged run
-    panels: dict[str, bool] = field(default_factory=dict)  # panel -> whether any run of it is finished
+    panels: dict[str, bool] = field(
+        default_factory=dict
+    )  # panel -> whether any run of it is finished
 
     def see(self, cell: StudyCell, name: str, panel: str = "") -> list[StudyRun]:
         """The runs of a cell that can be drawn; what is wrong with the others is noted."""

@@ -12,7 +12,15 @@ import pandas as pd
 from fedbench.study.figures.groups import Line, Notes, Part
 from fedbench.study.figures.sheet import Sheet, empty, named_ticks, whole_numbers
 from fedbench.study.figures.style import GREY, column_words, is_share, literal
-from fedbench.study.figures.tables import Curve, Lacking, at_common_rounds, interpolated, over, read_all, read_columns
+from fedbench.study.figures.tables import (
+    Curve,
+    Lacking,
+    at_common_rounds,
+    interpolated,
+    over,
+    read_all,
+    read_columns,
+)
 from fedbench.study.readers import last_rounds
 from fedbench.study.runs import StudyRun
 from fedbench.study.statistics import entropy
@@ -27,7 +35,10 @@ X_WORDS = {
     "bytes": "sent and received (MB)",
     "gradients": "gradient evaluations",
 }
-BANDS = {"std": "± one standard deviation over seeds", "range": "from the lowest to the highest seed"}
+BANDS = {
+    "std": "± one standard deviation over seeds",
+    "range": "from the lowest to the highest seed",
+}
 NAMED_LAYERS = 24  # ticks with a layer's name along an axis
 
 
@@ -66,13 +77,19 @@ def draw_entropy(part: Part, notes: Notes) -> Figure:
     counts: dict[int, int] = {}  # of the clients of a run
 
     def read(run: StudyRun) -> pd.Series:
-        rounds = read_columns(run, "clients.csv", "round", column).dropna(subset=[column]).groupby("round")[column]
+        rounds = (
+            read_columns(run, "clients.csv", "round", column)
+            .dropna(subset=[column])
+            .groupby("round")[column]
+        )
         counts[id(run)] = int(rounds.size().max())
         return rounds.apply(lambda values: entropy(values.to_numpy(dtype=float))).dropna()
 
     def dress(axes: Axes, found: list[list[pd.Series]]) -> None:
         for clients in sorted(set(counts.values())):
-            axes.axhline(math.log(clients), color=GREY, linestyle=(0, (5, 2)), linewidth=1, label="_uniform")
+            axes.axhline(
+                math.log(clients), color=GREY, linestyle=(0, (5, 2)), linewidth=1, label="_uniform"
+            )
             where = {"xy": (1, math.log(clients)), "xycoords": ("axes fraction", "data")}
             text = f"uniform, log {clients}"
             axes.annotate(
@@ -89,7 +106,9 @@ def draw_entropy(part: Part, notes: Notes) -> Figure:
         whole_numbers(axes)
         counts.clear()
 
-    return _figure(part, notes, read, at_common_rounds, "round", f"entropy of {column_words(column)}", dress)
+    return _figure(
+        part, notes, read, at_common_rounds, "round", f"entropy of {column_words(column)}", dress
+    )
 
 
 def draw_layers(part: Part, notes: Notes) -> Figure:
@@ -105,19 +124,35 @@ def draw_layers(part: Part, notes: Notes) -> Figure:
 
     def combine(tables: list[pd.DataFrame], band: str) -> Curve | None:
         joined = pd.concat(tables, join="inner")
-        return over(joined.to_numpy(dtype=float), np.arange(joined.shape[1]), band) if joined.size else None
+        return (
+            over(joined.to_numpy(dtype=float), np.arange(joined.shape[1]), band)
+            if joined.size
+            else None
+        )
 
     def dress(axes: Axes, found: list[list[pd.DataFrame]]) -> None:
-        longest = max((table for tables in found for table in tables), key=lambda table: table.shape[1])
+        longest = max(
+            (table for tables in found for table in tables), key=lambda table: table.shape[1]
+        )
         names = [name.removeprefix(prefix) for name in longest]
         every = math.ceil(len(names) / NAMED_LAYERS)
         named_ticks(axes, range(0, len(names), every), names[::every])
         axes.set_ylim(bottom=0)
 
     if part.show.get("band", "std") == "std":
-        rounds = "rounds" if last is None else "the last round" if last == 1 else f"the last {last} rounds"
-        notes.remark(f"Lines: mean over clients, {rounds} and seeds; shaded: ± one standard deviation of these")
-    return _figure(part, notes, read, combine, "layer", "norm of the gradient", dress, explain=False)
+        rounds = (
+            "rounds"
+            if last is None
+            else "the last round"
+            if last == 1
+            else f"the last {last} rounds"
+        )
+        notes.remark(
+            f"Lines: mean over clients, {rounds} and seeds; shaded: ± one standard deviation of these"
+        )
+    return _figure(
+        part, notes, read, combine, "layer", "norm of the gradient", dress, explain=False
+    )
 
 
 def draw_conformal(part: Part, notes: Notes) -> Figure:
@@ -133,7 +168,9 @@ def draw_conformal(part: Part, notes: Notes) -> Figure:
         coverage = at_common_rounds([100 * table["coverage"] for table in tables], "none")
         return sizes and Curve(coverage.mean, sizes.mean, sizes.low, sizes.high)
 
-    return _figure(part, notes, read, combine, "empirical coverage (%)", "average set size (classes)", None)
+    return _figure(
+        part, notes, read, combine, "empirical coverage (%)", "average set size (classes)", None
+    )
 
 
 def _figure(
@@ -154,7 +191,9 @@ def _figure(
         axes, found = sheet.panels[place], []
         sheet.label(place, panel.title, x, y)
         for line in panel.lines:
-            parts = read_all(notes.see(line.cell, line.name, panel.title), read, notes, line.name, panel.title)
+            parts = read_all(
+                notes.see(line.cell, line.name, panel.title), read, notes, line.name, panel.title
+            )
             curve = combine(parts, band) if parts else None
             if curve is not None:
                 found.append(parts)

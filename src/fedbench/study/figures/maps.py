@@ -29,7 +29,9 @@ def draw_partition(part: Part, notes: Notes) -> Figure:
 
     def read(run: StudyRun) -> np.ndarray:
         table = read_columns(run, "partition.csv", "client").sort_values("client")
-        classes = sorted((int(name.removeprefix("class_")), name) for name in table if name.startswith("class_"))
+        classes = sorted(
+            (int(name.removeprefix("class_")), name) for name in table if name.startswith("class_")
+        )
         return table[[name for _, name in classes]].to_numpy(dtype=int)
 
     panel_axes = [*part.axes("panels"), *part.rest("panels")]
@@ -39,13 +41,17 @@ def draw_partition(part: Part, notes: Notes) -> Figure:
     for place, panel in enumerate(panels):
         axes = sheet.panels[place]
         notes.see(panel.lines[0].cell, "", panel.title)
-        done = [run for run in panel.lines[0].cell.runs if run.done][:1]  # a split is one before training goes wrong
+        done = [run for run in panel.lines[0].cell.runs if run.done][
+            :1
+        ]  # a split is one before training goes wrong
         found = [counts for counts in read_all(done, read, notes, "", panel.title) if counts.size]
         if found:
             axes.grid(False)
             image = draw_counts(axes, found[0], fontsize=6)
             axes.spines[["top", "right"]].set_visible(True)
-            sheet.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.05, aspect=30).set_label("samples", fontsize=8)
+            sheet.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.05, aspect=30).set_label(
+                "samples", fontsize=8
+            )
             if len(panel.lines[0].cell.runs) > 1:
                 notes.remark(f"Seed {done[0].seed} is shown")
         else:
@@ -90,22 +96,32 @@ def read_rasters(run: StudyRun) -> dict[int, np.ndarray]:
     return rasters
 
 
-def _single_clients(part: Part, notes: Notes, titles: list[str], found: dict[str, dict[int, np.ndarray]]) -> Figure:
+def _single_clients(
+    part: Part, notes: Notes, titles: list[str], found: dict[str, dict[int, np.ndarray]]
+) -> Figure:
     clients = [int(client) for client in part.show["clients"]]
-    sheet = Sheet(len(titles) * len(clients), len(clients) if len(titles) > 1 and len(clients) > 1 else None)
-    for place, (title, client) in enumerate((title, client) for title in titles for client in clients):
+    sheet = Sheet(
+        len(titles) * len(clients), len(clients) if len(titles) > 1 and len(clients) > 1 else None
+    )
+    for place, (title, client) in enumerate(
+        (title, client) for title in titles for client in clients
+    ):
         raster = found.get(title, {}).get(client)
         name = ", ".join(filter(None, (title, f"client {client}")))
         sheet.label(place, name, "local step", "round")
         if raster is None:
-            empty(sheet.panels[place], f"no rounds of client {client}" if title in found else NO_RUNS)
+            empty(
+                sheet.panels[place], f"no rounds of client {client}" if title in found else NO_RUNS
+            )
         else:
             _raster(sheet.panels[place], raster[:, ~np.isnan(raster).all(axis=0)])
             sheet.handles = sheet.handles or _raster_legend()
     return sheet.finish(notes)
 
 
-def _overviews(part: Part, notes: Notes, titles: list[str], found: dict[str, dict[int, np.ndarray]]) -> Figure:
+def _overviews(
+    part: Part, notes: Notes, titles: list[str], found: dict[str, dict[int, np.ndarray]]
+) -> Figure:
     """A row for each panel: the share of all clients, and beside it, when they are few, each client's own raster."""
     most = max(map(len, found.values()), default=0)
     if not 0 < most <= SMALL_MULTIPLES:
@@ -133,14 +149,20 @@ def _share(axes: Axes, rasters: dict[int, np.ndarray] | None) -> None:
         return
     stacked = np.stack(list(rasters.values()))
     taken = (~np.isnan(stacked)).sum(axis=0)
-    share = np.divide(100 * np.nansum(stacked, axis=0), taken, out=np.full(taken.shape, np.nan), where=taken > 0)
+    share = np.divide(
+        100 * np.nansum(stacked, axis=0), taken, out=np.full(taken.shape, np.nan), where=taken > 0
+    )
     image = axes.imshow(share, cmap="viridis_r", vmin=0, vmax=100, **_extent(share))
-    axes.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.06, aspect=25).set_label("clients (%)", fontsize=8)
+    axes.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.06, aspect=25).set_label(
+        "clients (%)", fontsize=8
+    )
     axes.grid(False)
     whole_numbers(axes)
 
 
-def _small_multiples(figure: Figure, grid: GridSpec, row: int, rasters: dict[int, np.ndarray]) -> None:
+def _small_multiples(
+    figure: Figure, grid: GridSpec, row: int, rasters: dict[int, np.ndarray]
+) -> None:
     for place, (client, raster) in enumerate(rasters.items()):
         down, across = divmod(place, grid.ncols - 1)
         axes = figure.add_subplot(grid[row + down, 1 + across])

@@ -37,7 +37,11 @@ class Value:
 def draw_points(part: Part, notes: Notes, measure: Measure) -> Figure:
     """A measure along an axis of the study; a row of panels for each measure."""
     along = part.show["x"]
-    labels = [label for label in part.study.experiment.axes[along] if any(c.labels[along] == label for c in part.cells)]
+    labels = [
+        label
+        for label in part.study.experiment.axes[along]
+        if any(c.labels[along] == label for c in part.cells)
+    ]
     numbers = [number(label) for label in labels]
     numeric = bool(labels) and None not in numbers
     places = dict(zip(labels, numbers if numeric else range(len(labels)), strict=True))
@@ -45,10 +49,14 @@ def draw_points(part: Part, notes: Notes, measure: Measure) -> Figure:
     def draw(axes: Axes, lines: list[Line], values: list[Value], style: Any) -> None:
         where = np.array([places[line.cell.labels[along]] for line in lines], dtype=float)
         order = np.argsort(where, kind="stable")
-        means, stds = (np.array([getattr(value, key) for value in values]) for key in ("mean", "std"))
+        means, stds = (
+            np.array([getattr(value, key) for value in values]) for key in ("mean", "std")
+        )
         shown = style.line(1) | {"markevery": None, "marker": style.marker or "."}
         bars = {"yerr": stds[order], "elinewidth": 0.9, "capsize": 2} if stds.any() else {}
-        axes.errorbar(where[order], means[order], label=literal(lines[0].name) or "_", **bars, **shown)
+        axes.errorbar(
+            where[order], means[order], label=literal(lines[0].name) or "_", **bars, **shown
+        )
 
     def dress(axes: Axes) -> None:
         if numeric and min(numbers) > 0 and max(numbers) >= LOGARITHMIC * min(numbers):
@@ -70,13 +78,24 @@ def draw_bars(part: Part, notes: Notes, measure: Measure) -> Figure:
     def draw(axes: Axes, lines: list[Line], values: list[Value], style: Any) -> None:
         shift = (kinds.index(lines[0].name) - (len(kinds) - 1) / 2) * width
         where = np.array([groups.index(_group(part, line)) for line in lines]) + shift
-        means, stds = (np.array([getattr(value, key) for value in values]) for key in ("mean", "std"))
+        means, stds = (
+            np.array([getattr(value, key) for value in values]) for key in ("mean", "std")
+        )
         axes.bar(where, means, width, label=literal(lines[0].name) or "_", **style.bar())
         numbered = len(groups) * len(kinds) <= NUMBERED_BARS
         for place, value in zip(where, values, strict=True):
             _write_value(axes, place, value, numbered, width)
         if stds.any():
-            axes.errorbar(where, means, yerr=stds, fmt="none", ecolor="#30343a", elinewidth=0.9, capsize=2, label="_")
+            axes.errorbar(
+                where,
+                means,
+                yerr=stds,
+                fmt="none",
+                ecolor="#30343a",
+                elinewidth=0.9,
+                capsize=2,
+                label="_",
+            )
 
     def dress(axes: Axes) -> None:
         named_ticks(axes, range(len(groups)), groups)
@@ -96,7 +115,9 @@ def _write_value(axes: Axes, place: float, value: Value, numbered: bool, width: 
     else:
         return
     looks = {"rotation": 90, "fontsize": 7} if width < NARROW else {"fontsize": 8}
-    axes.annotate(text, (place, height), (0, 2), textcoords="offset points", ha="center", va="bottom", **looks)
+    axes.annotate(
+        text, (place, height), (0, 2), textcoords="offset points", ha="center", va="bottom", **looks
+    )
 
 
 def _group(part: Part, line: Line) -> str:
@@ -105,7 +126,10 @@ def _group(part: Part, line: Line) -> str:
 
 def _by_group(part: Part, lines: list[Line]) -> list[Line]:
     axes = part.study.experiment.axes
-    return sorted(lines, key=lambda line: [list(axes[a]).index(line.cell.labels[a]) for a in part.axes("groups")])
+    return sorted(
+        lines,
+        key=lambda line: [list(axes[a]).index(line.cell.labels[a]) for a in part.axes("groups")],
+    )
 
 
 def _panels(part: Part, kind: str, along: str) -> list[Panel]:
@@ -127,14 +151,20 @@ def _figure(
     panels, measures, along = _panels(part, *fields), part.show["measures"], part.axes(fields[1])
     columns = len(panels) if len(measures) > 1 else part.columns(panels, part.axes("panels"))
     sheet = Sheet(len(panels) * len(measures), columns or None)
-    for place, (label, panel) in enumerate((label, panel) for label in measures for panel in panels):
+    for place, (label, panel) in enumerate(
+        (label, panel) for label in measures for panel in panels
+    ):
         axes, y = sheet.panels[place], measure_words(label, measures[label])
         sheet.label(place, panel.title, ", ".join(along), y)
         named: dict[str, list[tuple[Line, Value]]] = {}
         for line in panel.lines:
             value = _value(line, panel, along, notes, measure, (label, measures[label]))
             named.setdefault(line.name, []).append((line, value))
-        some = [name for name, pairs in named.items() if not all(np.isnan(value.mean) for _, value in pairs)]
+        some = [
+            name
+            for name, pairs in named.items()
+            if not all(np.isnan(value.mean) for _, value in pairs)
+        ]
         for name, pairs in named.items():
             if some and (name in some or name in notes.starred):
                 draw(axes, *map(list, zip(*pairs, strict=True)), pairs[0][0].style)
@@ -147,7 +177,12 @@ def _figure(
 
 
 def _value(
-    line: Line, panel: Panel, along: list[str], notes: Notes, measure: Measure, item: tuple[str, object]
+    line: Line,
+    panel: Panel,
+    along: list[str],
+    notes: Notes,
+    measure: Measure,
+    item: tuple[str, object],
 ) -> Value:
     label, spec = item
     where = ", ".join(filter(None, (panel.title, name_of(line.cell.labels, along))))
@@ -159,7 +194,9 @@ def _value(
         return Value(np.nan, 0.0, any(run.status == DIVERGED for run in line.cell.runs))
     if len(given) > 1:
         notes.remark("Means over seeds, with one standard deviation")
-    return Value(float(np.mean(given)), float(np.std(given, ddof=1)) if len(given) > 1 else 0.0, False)
+    return Value(
+        float(np.mean(given)), float(np.std(given, ddof=1)) if len(given) > 1 else 0.0, False
+    )
 
 
 def _add_to_legend(sheet: Sheet, line: Line, kind: str) -> None:

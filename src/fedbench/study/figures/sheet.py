@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 130
-PANEL_SIZES = {1: (5.2, 3.5), 2: (3.9, 2.9), 3: (3.2, 2.5), 4: (2.8, 2.2), 5: (2.5, 2.0)}  # inches, by columns
+PANEL_SIZES = {
+    1: (5.2, 3.5),
+    2: (3.9, 2.9),
+    3: (3.2, 2.5),
+    4: (2.8, 2.2),
+    5: (2.5, 2.0),
+}  # inches, by columns
 _CHARACTER, _LINE = 0.062, 0.165  # inches that a letter of the legend is wide, and its line high
 _NOTE_CHARACTER, _NOTE_LINE = 0.05, 0.14
 
@@ -25,7 +31,9 @@ _NOTE_CHARACTER, _NOTE_LINE = 0.05, 0.14
 class Sheet:
     """Panels 0, 1 ... row by row; what is left of the last row stays empty."""
 
-    def __init__(self, count: int, columns: int | None = None, size: tuple[float, float] | None = None):
+    def __init__(
+        self, count: int, columns: int | None = None, size: tuple[float, float] | None = None
+    ):
         self.count = max(count, 1)
         self.columns = columns or _columns(self.count)
         self.rows = math.ceil(self.count / self.columns)
@@ -33,7 +41,8 @@ class Sheet:
         self.figure = new_figure(width * self.columns, height * self.rows)
         grid = self.figure.add_gridspec(self.rows, self.columns)
         self.panels: list[Axes] = [
-            self.figure.add_subplot(grid[divmod(place, self.columns)]) for place in range(self.count)
+            self.figure.add_subplot(grid[divmod(place, self.columns)])
+            for place in range(self.count)
         ]
         self.handles: dict[str, Any] = {}  # of the legend
 
@@ -65,12 +74,23 @@ def empty(axes: Axes, text: str = NO_RUNS) -> None:
     """A panel that has nothing to show says so."""
     axes.set(xticks=[], yticks=[])
     axes.grid(False)
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=NOTE, style="italic")
+    axes.text(
+        0.5,
+        0.5,
+        text,
+        transform=axes.transAxes,
+        ha="center",
+        va="center",
+        color=NOTE,
+        style="italic",
+    )
 
 
 def named_ticks(axes: Axes, places: Sequence[float], names: Sequence[str]) -> None:
     """Ticks with names along the x axis, upright when they would run into each other."""
-    width = axes.figure.get_size_inches()[0] * axes.get_subplotspec().get_position(axes.figure).width
+    width = (
+        axes.figure.get_size_inches()[0] * axes.get_subplotspec().get_position(axes.figure).width
+    )
     crowded = len(names) * max(map(len, names), default=0) * _CHARACTER > width
     axes.set_xticks(list(places), [literal(name) for name in names], rotation=90 if crowded else 0)
 
@@ -93,10 +113,21 @@ def finish(figure: Figure, handles: dict[str, Any], notes: Notes, beside: bool) 
             place, width = "outside right upper", width + columns * longest
         else:
             columns = int(np.clip(width // longest, 1, len(handles)))
-            columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # rows of equal length
-            place, height = "outside upper center", height + math.ceil(len(handles) / columns) * _LINE
-        figure.legend(list(handles.values()), [literal(name) for name in handles], loc=place, ncols=columns)
-    lines = [line for text in notes.sentences() for line in textwrap.wrap(text, int((width - 0.2) / _NOTE_CHARACTER))]
+            columns = math.ceil(
+                len(handles) / math.ceil(len(handles) / columns)
+            )  # rows of equal length
+            place, height = (
+                "outside upper center",
+                height + math.ceil(len(handles) / columns) * _LINE,
+            )
+        figure.legend(
+            list(handles.values()), [literal(name) for name in handles], loc=place, ncols=columns
+        )
+    lines = [
+        line
+        for text in notes.sentences()
+        for line in textwrap.wrap(text, int((width - 0.2) / _NOTE_CHARACTER))
+    ]
     if lines:
         note = literal("\n".join(lines))
         figure.supxlabel(note, x=0.1 / width, ha="left", fontsize=7, color=NOTE, linespacing=1.25)

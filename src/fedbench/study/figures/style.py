@@ -104,7 +104,9 @@ def style_of(experiment: Experiment, labels: dict[str, str], axes: list[str]) ->
     rest = 0
     for axis in axes:
         if axis != first:
-            rest = rest * len(experiment.axes[axis]) + list(experiment.axes[axis]).index(labels[axis])
+            rest = rest * len(experiment.axes[axis]) + list(experiment.axes[axis]).index(
+                labels[axis]
+            )
     return Style(
         colour,
         DASHES[(rest + cycle) % len(DASHES)],
@@ -143,7 +145,9 @@ def _places(experiment: Experiment, axis: str) -> dict[str, tuple[int, str, int]
 
 def _base(label: str, others: list[str]) -> str:
     """The longest other label that stands as words of its own within this one."""
-    inside = [other for other in others if re.search(rf"(?<![\w]){re.escape(other)}(?![\w])", label)]
+    inside = [
+        other for other in others if re.search(rf"(?<![\w]){re.escape(other)}(?![\w])", label)
+    ]
     return max(inside, key=len, default="")
 
 
@@ -154,7 +158,10 @@ def literal(text: str) -> str:
 
 def name_of(labels: dict[str, str], axes: list[str]) -> str:
     """The labels of some axes in one name; a bare number says of what."""
-    return ", ".join(f"{axis} = {labels[axis]}" if number(labels[axis]) is not None else labels[axis] for axis in axes)
+    return ", ".join(
+        f"{axis} = {labels[axis]}" if number(labels[axis]) is not None else labels[axis]
+        for axis in axes
+    )
 
 
 def number(label: str) -> float | None:

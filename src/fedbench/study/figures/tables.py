@@ -67,7 +67,9 @@ def over(values: np.ndarray, x: np.ndarray, band: str) -> Curve:
 def at_common_rounds(series: list[pd.Series], band: str) -> Curve | None:
     """Series by round, at the rounds that all have."""
     joined = pd.concat(series, axis=1, join="inner").sort_index()
-    return over(joined.to_numpy(dtype=float).T, joined.index.to_numpy(), band) if len(joined) else None
+    return (
+        over(joined.to_numpy(dtype=float).T, joined.index.to_numpy(), band) if len(joined) else None
+    )
 
 
 def interpolated(series: list[pd.Series], band: str) -> Curve | None:
@@ -76,9 +78,15 @@ def interpolated(series: list[pd.Series], band: str) -> Curve | None:
     if not series:
         return None
     first, last = max(one.index[0] for one in series), min(one.index[-1] for one in series)
-    if len(series) == 1 or first >= last:  # one run, or none in common: the means of the first, second ... evaluation
+    if (
+        len(series) == 1 or first >= last
+    ):  # one run, or none in common: the means of the first, second ... evaluation
         points = min(map(len, series))
         x = np.mean([one.index.to_numpy()[:points] for one in series], axis=0)
         return over(np.array([one.to_numpy()[:points] for one in series]), x, band)
     grid = np.linspace(first, last, GRID)
-    return over(np.array([np.interp(grid, one.index.to_numpy(), one.to_numpy()) for one in series]), grid, band)
+    return over(
+        np.array([np.interp(grid, one.index.to_numpy(), one.to_numpy()) for one in series]),
+        grid,
+        band,
+    )

@@ -1,0 +1,142 @@
+"""Combinations without a meaning are refused, with the reason; on request some run all the same, and say so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import experiments
+
+from fedbench.core.errors import BadInput
+
+REFUSED = {
+    "algo=fedpgvc client.momentum=0.9": r"client\.momentum=0\.9: pgvc: .* only 0 is allowed",
+    "modifier=[pgvc] client.momentum=0.5": r"client\.momentum=0\.5: pgvc: .* only 0 is allowed",
+    "algo=fedgsnr algo.variant=first client.momentum=0.9": r"client\.momentum=0\.9: gsnr: .* only 0 is allowed",
+    "algo=fedgsnr algo.variant=first client.optimizer=adam": "gsnr reads a mean gradient off the local path",
+    "algo=feddyn modifier=[pvr]": "modifier=pvr: it corrects the same gradient as 'dynamic'",
+    "algo=pfedsim modifier=[control_variate]": "modifier=control_variate: it needs a global model",
+    "algo=pfedsim modifier=[gsnr]": "modifier=gsnr: it needs a global model",
+    "algo=scaffold modifier=[pvr]": "modifier=pvr: it is the same correction as 'control_variate'",
+    "algo=scaffold client.optimizer=adam": "control_variate reads a mean gradient off the local path",
+    "algo=fedpvr client.optimizer=adam": "pvr reads a mean gradient off the local path",
+    "algo=fednova client.optimizer=adam": "fednova reads a mean gradient off the local path",
+    "algo=fedper modifier=[pvr] algo.modifiers.pvr.layers=1": "its layers hold nothing that leaves the client",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_it_is_refused(words):
+    with pytest.raises(BadInput, match=REFUSED[words]):
+        experiments.parts(*words.split())
+
+
+@pytest.mark.parametrize("algo", ["scaffold", "fednova", "fedpvr"])
+def test_an_adaptive_optimizer_on_request_is_stamped(algo):
+    (stamp,) = experiments.parts(
+        f"algo={algo}", "client.optimizer=adam", "algo.allow_adaptive=true"
+    ).algorithm.stamps
+    assert stamp.startswith("adaptive client optimizer (adam) although")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "algo=fedpgvc algo.rho=code client.momentum=0.9",
+        "algo=fedpgvc algo.layers=0 client.momentum=0.9",
+        "algo=fedpgvc client.optimizer=adam",
+        "algo=fedprox client.optimizer=adam",
+        "algo=fedgsnr client.optimizer=adam",
+        "algo=fedgsnr algo.variant=alg1 client.momentum=0.9",
+    ],
+)
+def test_what_has_a_meaning_is_not_refused(words):
+    assert experiments.parts(*words.split()).algorithm.stamps == []
+
+
+FEW = json.dumps([[0], [1, 2], [3, 4, 5], list(range(6, 40)), list(range(40, 73))])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["algo=fedrep", "model=linear"],
+            "algo=fedrep: it needs a model with layers before the head, this one has none",
+        ),
+        (
+            ["algo=fedper", "model=linear"],
+            "algo=fedper: it needs a model with layers before the head, this one has none",
+        ),
+        (
+            ["algo=fedecgr", "algo.select=exact", "client.steps=30"],
+            "client.steps=30: at most 20 local steps are allowed with ecgr and these settings, not 30",
+        ),
+        (
+            ["modifier=[ecgr,gsnr]", "algo.modifiers.ecgr.select=exact"],
+            "needs to know the number of steps beforehand",
+        ),
+        (
+            ["algo=fedgsnr", "algo.interpolation=1.5"],
+            "interpolation=1.5: a number from 0 to 1 is allowed",
+        ),
+        (
+            ["algo=fedgsnr", "algo.variant=first", "algo.interpolation=0.5"],
+            "of which variant=first takes one",
+        ),
+        (["algo=moon", "algo.projection=128"], "algo.projection=128: true or false is allowed"),
+        (
+            ["diagnostics.gradient_norms=3"],
+            "diagnostics.gradient_norms=3: true or false is allowed",
+        ),
+        (
+            ["modifier=[ecgr]", "algo.modifiers.ecgr.bet=1"],
+            "did you mean 'algo.modifiers.ecgr.beta'?",
+        ),
+        (["algo.modifiers.ecgr.beta=1"], "it needs modifier=[ecgr]"),
+        (["algo=fedprox", "algo.modifiers.prox.mu=0.3"], "algo.mu has no effect"),
+        (
+            ["algo.local_train._target_=foo.bar"],
+            "algo.local_train._target_=foo.bar: the name of a class is allowed",
+        ),
+        (["algo=fedpmvr", "algo.variant=null"], "algo.variant=None: a name is allowed"),
+    ],
+    ids=" ".join,
+)
+def test_one_line_before_anything_is_written(fedbench, words, message):
+    run = fedbench(*words, "rounds=1")
+    assert run.status == 2
+    assert message in run.err
+    assert run.err.count("\n") == 1
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["algo.rho=code"], ["algo.rho=eq15"], ["algo.sigma=10"]], ids=" ".join
+)
+def test_clients_with_one_example_are_no_obstacle(fedbench, tmp_path, words):
+    (tmp_path / "few.json").write_text(FEW)
+    partition = (
+        "partition=file",
+        f"partition.path={tmp_path / 'few.json'}",
+        "partition.incomplete=true",
+    )
+    assert fedbench("algo=fedpgvc", *words, *partition, "rounds=2", "runtime.workers=1").status == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("algo=fedecgr", "algo=fedecgr algo.memory=0.001"),
+        ("algo=fedecgr", "algo=fedecgr algo.beta=0.2"),
+        ("algo=fedgsnr", "algo=fedgsnr client.epochs=5"),
+        ("algo=moon", "algo=moon algo.projection=false model.projection=256"),
+        ("algo=fedpgvc algo.rho=eq15", "algo=fedpgvc algo.rho=eq15 algo.sigma=3"),
+    ],
+)
+def test_settings_that_cannot_change_a_number_do_not_change_the_run(one, other):
+    assert experiments.parts(*one.split()).id == experiments.parts(*other.split()).id
+    assert (
+        experiments.parts(*one.split()).id != experiments.parts(*one.split(), "client.lr=0.07").id
+    )

@@ -1,0 +1,300 @@
+"""What Hydra documents works here: callbacks, env_set, folders, logging, variables of the environment, searches."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra.core.config_store import ConfigStore
+from hydra.experimental.callback import Callback
+from omegaconf import OmegaConf
+from support import faulty_dataset
+
+from fedbench.config import hydra_errors as messages
+from fedbench.config.environment import Values, shown
+from fedbench.runs.objective import objective
+
+QUICK = (
+    "rounds=2",
+    "client.epochs=1",
+    "partition.clients=3",
+    "runtime.workers=1",
+    "data.subset=60",
+)
+TOKEN = "token-that-nobody-may-see"
+SCRATCH = "scratch-of-a-cluster"
+SEARCH = (
+    "-m",
+    "hydra/sweeper=optuna",
+    "hydra.sweeper.sampler.seed=0",
+    "hydra.sweeper.n_jobs=1",
+    "client.lr=interval(0.01,0.3)",
+)
+optuna = pytest.mark.skipif(
+    importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper") is None,
+    reason="hydra-optuna-sweeper is not installed",
+)
+
+
+class Noting(Callback):
+    """A callback of somebody's own: a line for each of its calls, with a variable of the job."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file).absolute()
+
+    def note(self, what: str) -> None:
+        with open(self.file, "a") as file:
+            file.write(f"{what} {os.environ.get('OF_THE_JOB')}\n")
+
+    def on_job_start(self, config: Any, **others: Any) -> None:
+        self.note("start")
+
+    def on_job_end(self, config: Any, job_return: Any, **others: Any) -> None:
+        self.note(f"end {job_return.status.name}")
+
+
+def test_callbacks_and_variables_of_a_job(fedbench):
+    callback = (
+        f"+hydra.callbacks.own._target_={__name__}.Noting",
+        "+hydra.callbacks.own.file=noted.txt",
+    )
+    run = fedbench(*QUICK, *callback, "+hydra.job.env_set.OF_THE_JOB=here")
+    assert run.status == 0, run.err
+    assert Path("noted.txt").read_text() == "start here\nend COMPLETED None\n"
+    assert "OF_THE_JOB" not in os.environ
+
+
+def test_folders_and_logging_of_a_run(fedbench):
+    words = (
+        "hydra.run.dir=mine/${now:%Y}",
+        "hydra.output_subdir=.hydra",
+        "hydra/job_logging=default",
+    )
+    run = fedbench(*QUICK, *words)
+    assert run.status == 0, run.err
+    (folder,) = Path("mine").iterdir()
+    assert {file.name for file in (folder / ".hydra").iterdir()} == {
+        "config.yaml",
+        "hydra.yaml",
+        "overrides.yaml",
+    }
+    assert (folder / "fedbench.log").exists()
+    assert run.folder.parts[:2] == ("results", "runs")
+
+
+def test_folders_of_a_sweep(fedbench):
+    words = (
+        "-m",
+        "seed=0,1",
+        "hydra.sweep.dir=mine",
+        "hydra.sweep.subdir=seed-${seed}",
+        "hydra.output_subdir=.hydra",
+    )
+    run = fedbench(*QUICK, *words)
+    assert run.status == 0, run.err
+    assert len(list(Path("mine").glob("seed-[01]/.hydra/overrides.yaml"))) == 2
+    found = [json.loads(Path(f"mine/{number}/outcome.json").read_text()) for number in (0, 1)]
+    assert [(one["status"], one["words"][-1]) for one in found] == [(0, "seed=0"), (0, "seed=1")]
+    assert (
+        fedbench(*QUICK, "-m", "seed=0,-1", "hydra.sweep.dir=mine").status == 2
+    )  # not as the earlier one there
+    assert json.loads(Path("mine/1/outcome.json").read_text())["status"] == 2
+
+
+def test_nothing_but_the_runs_folder_by_default(fedbench):
+    run = fedbench(*QUICK)
+    assert run.status == 0, run.err
+    assert [str(place) for place in Path().iterdir()] == ["results"]
+    assert [place.name for place in Path("results").iterdir()] == ["runs"]
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name, value in {"MY_TOKEN": TOKEN, "SCRATCH": SCRATCH, "RATE": "0.05"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def holding(folder: Path, value: str) -> list[str]:
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert len(files) > 10
+    return [str(file) for file in files if value.encode() in file.read_bytes()]
+
+
+WORDS = (
+    "data.root=${oc.env:SCRATCH}/data",
+    "logger.group=${oc.env:MY_TOKEN}",
+    "client.lr=${oc.env:RATE}",
+)
+
+
+def test_values_of_the_environment_are_used_and_shown_as_interpolations(
+    fedbench, environment, tmp_path
+):
+    own = ("hydra.output_subdir=.hydra", "hydra.run.dir=mine", "hydra.job.env_copy=[MY_TOKEN]")
+    run = fedbench(*QUICK, *WORDS[::2], *own)
+    assert run.status == 0, run.err
+    stored = yaml.safe_load((run.folder / "config.yaml").read_text())
+    assert stored["data"]["root"] == "${oc.env:SCRATCH}/data"
+    assert stored["client"]["lr"] == "${oc.env:RATE}"
+    plain = fedbench(*QUICK, "client.lr=0.05")
+    assert plain.folder == run.folder  # it is the same run
+    assert "finished already" in plain.out
+    for value in (TOKEN, SCRATCH):
+        assert holding(tmp_path, value) == []
+        assert value not in run.out + run.err
+
+
+def test_no_value_of_the_environment_is_in_a_sweep_or_in_wandb(fedbench, environment, tmp_path):
+    """But for what W&B itself must know: its project, entity and group."""
+    words = (*WORDS[::2], "logger.mode=offline", "hydra.job.env_copy=[MY_TOKEN]")
+    run = fedbench("-m", *QUICK, *words, "seed=0,1", quiet=False)
+    assert run.status == 0, run.err
+    assert list(Path("results").glob("runs/*/*/wandb/offline-run-*/*.wandb"))
+    assert list(Path("results").glob("sweeps/*/multirun.yaml"))
+    for value in (TOKEN, SCRATCH):
+        assert holding(tmp_path, value) == []
+        assert value not in run.out + run.err
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("data=${oc.env:MY_TOKEN}", "data=${oc.env:MY_TOKEN}: choose from"),
+        ("rounds=${oc.env:MY_TOKEN}", "rounds=${oc.env:MY_TOKEN}: an integer is allowed"),
+        (
+            "model.weights=${oc.env:MY_TOKEN}/x",
+            "model.weights=${oc.env:MY_TOKEN}/x: no such file or directory",
+        ),
+    ],
+)
+def test_no_message_has_a_value_of_the_environment(fedbench, environment, word, told):
+    run = fedbench(*QUICK, *word.split())
+    assert run.status == 2
+    assert run.err.startswith(f"fedbench: {told}")
+    assert run.err.count("\n") == 1
+    assert TOKEN not in run.out + run.err
+
+
+def test_no_traceback_has_one(fedbench, environment, tmp_path, monkeypatch):
+    monkeypatch.setenv("PLANTED_TOKEN", TOKEN)
+    faulty_dataset.write(tmp_path / "own")
+    run = fedbench(
+        *QUICK, "--config-dir", "own", "data=faulty", "seed=1", "data.root=${oc.env:MY_TOKEN}"
+    )
+    assert run.status == 1
+    assert "RuntimeError: planted ${oc.env:MY_TOKEN}" in run.err
+    assert TOKEN not in run.out + run.err
+
+
+def test_what_is_shown_of_references(environment):
+    composed = OmegaConf.create(
+        {
+            "a": "${oc.env:MY_TOKEN}",
+            "b": {"c": "${a}", "d": ["x", "${b.c}-${oc.env:NOT_SET,none}"], "e": "${f}"},
+            "f": 3,
+        }
+    )
+    text = "${oc.env:MY_TOKEN}"
+    plain = {
+        "a": text,
+        "b": {"c": text, "d": ["x", f"{text}-${{oc.env:NOT_SET,none}}"], "e": 3},
+        "f": 3,
+    }
+    assert shown(composed) == plain
+    indirect = {
+        "name": "env",
+        "g": "${oc.decode:${oc.env:MY_TOKEN}}",
+        "h": "${oc.${name}:MY_TOKEN}",
+    }
+    assert TOKEN not in str(shown(OmegaConf.create(indirect)))
+    assert composed.b.c == TOKEN  # the resolver is OmegaConf's own again
+    assert Values(composed).hidden(f"no {TOKEN} here") == f"no {text} here"
+
+
+@pytest.mark.parametrize(("choice", "extra"), messages.PLUGINS.items())
+def test_a_plugin_that_is_not_installed_is_one_line(fedbench, monkeypatch, choice, extra):
+    group, _, name = choice.rpartition("/")
+    stored = ConfigStore.instance().repo["hydra"][group.partition("/")[2]]
+    monkeypatch.delitem(stored, f"{name}.yaml", raising=False)
+    run = fedbench("-m", *QUICK, f"{group}={name}", "seed=0,1")
+    assert run.status == 2
+    assert (
+        run.err == f"fedbench: {group}={name}: not installed; pip install 'fedbench-lab[{extra}]'\n"
+    )
+    assert list(Path().iterdir()) == []
+
+
+def test_objectives(fedbench):
+    run = fedbench(*QUICK)
+    facts = json.loads((run.folder / "summary.json").read_text())
+    last = (run.folder / "metrics.csv").read_text().splitlines()[-1].split(",")
+    assert objective(None, run.folder) == facts["best_accuracy"]
+    assert objective("final_accuracy", run.folder) == facts["final_accuracy"]
+    assert objective("train_seconds", run.folder) == facts["train_seconds"]
+    assert objective("test_loss", run.folder) == float(last[2])
+    assert objective(None, run.folder / "nowhere") is None
+
+
+def test_the_objective_of_a_diverged_run_is_the_worst(fedbench):
+    run = fedbench(*QUICK, "client.lr=1e18")
+    assert objective(None, run.folder) == objective("final_accuracy", run.folder) == 0
+    assert objective("test_loss", run.folder) == float("inf")
+
+
+@optuna
+def test_a_search_finds_the_best_of_its_trials(fedbench):
+    run = fedbench(*QUICK, *SEARCH, "hydra.sweeper.n_trials=3", "hydra.sweeper.direction=maximize")
+    assert run.status == 0, run.err
+    (folder,) = Path("results/sweeps").iterdir()
+    found = yaml.safe_load((folder / "optimization_results.yaml").read_text())
+    trials = [json.loads(file.read_text()) for file in folder.glob("*/outcome.json")]
+    assert len(trials) == 3
+    best = max(trials, key=lambda trial: trial["objective"])
+    assert found["best_value"] == best["objective"]
+    assert f"client.lr={found['best_params']['client.lr']}" in best["words"]
+    assert f"search: {found}" in run.out
+
+
+@optuna
+def test_a_search_in_the_wrong_direction_is_refused(fedbench):
+    run = fedbench(*QUICK, *SEARCH, "hydra.sweeper.n_trials=3")
+    assert run.status == 2
+    told = "fedbench: job 0: hydra.sweeper.direction=minimize: must be maximize for objective=best_accuracy\n"
+    assert told in run.err
+    assert not Path("results/runs").exists()
+    run = fedbench(*QUICK, *SEARCH, "hydra.sweeper.n_trials=2", "objective=test_loss")
+    assert run.status == 0, run.err
+
+
+@optuna
+@pytest.mark.parametrize(("rate", "jobs"), [(0.0, 1), (1.0, 3)])
+def test_a_trial_that_is_refused_is_not_scored(fedbench, rate, jobs):
+    """Hydra's `max_failure_rate` says whether the search goes on."""
+    words = (
+        "hydra.sweeper.n_trials=3",
+        "hydra.sweeper.direction=maximize",
+        f"hydra.sweeper.max_failure_rate={rate}",
+    )
+    run = fedbench(*QUICK, *SEARCH, *words, "cohort=100")
+    assert run.status == 2
+    assert run.err.count("fedbench: job ") == (jobs if jobs == 1 else 2 * jobs)
+    assert not Path("results/runs").exists()
+    assert "search: " not in run.out
+
+
+def test_ranks_of_torchrun_start_no_launchers(fedbench, monkeypatch):
+    torchrun = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    for key, value in torchrun.items():
+        monkeypatch.setenv(key, value)
+    for word in ("hydra/launcher=joblib", "hydra/sweeper=optuna"):
+        run = fedbench("-m", *QUICK, word, "seed=0,1")
+        assert run.status == 2
+        assert run.err == (
+            f"fedbench: {word}: must be basic under torchrun, whose ranks would each start their own\n"
+        )
+        assert list(Path().iterdir()) == []

@@ -1,0 +1,312 @@
+"""Ranks that torchrun started: the same bits, one way to refuse, to fail, to go on after a restart, and to end.
+
+Most tests fork the ranks from this process and keep torchrun's store here, as its agent does: that takes a second
+where torchrun takes ten. The heavy ones start torchrun itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from support import faulty_runs, inject
+from support.faulty_runs import SETTING, Ended, folder_of, members, result, uninterrupted
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+INJECT = Path(inject.__file__)
+SCAFFOLD = (*SETTING, "algo=scaffold")
+
+
+class Agent:
+    """What torchrun is to its ranks: a store that outlives them, and their environment."""
+
+    def __init__(self, size: int = 2):
+        self.size, self.attempts = size, 0
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def environment(self, rank: int) -> dict[str, str]:
+        return {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": str(self.attempts),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+
+    def attempt(
+        self, *words: str, fault: dict | None = None, only: dict[int, list[str]] | None = None
+    ) -> list[Ended]:
+        """All ranks, once. The fault names its rank; `only` gives a rank words of its own."""
+        started = []
+        for rank in range(self.size):
+            own = [*words, *(only or {}).get(rank, [])]
+            started.append(faulty_runs.start(fault or {}, *own, environment=self.environment(rank)))
+        self.attempts += 1
+        if fault and fault["kind"] == "silent":  # nobody else ends it
+            others = [process for rank, process in enumerate(started) if rank != fault["rank"]]
+            ended = {process.pid: process.end() for process in others}
+            started[fault["rank"]].kill()
+            return [ended.get(process.pid) or process.end() for process in started]
+        return [process.end() for process in started]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch, data_root):
+    monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
+    monkeypatch.chdir(tmp_path)
+
+
+def lines(ended: Ended) -> list[str]:
+    return [line for line in ended.err.splitlines() if line.startswith("fedbench: ")]
+
+
+def test_torchrun_gives_the_bits_of_one_process(start_fedbench):
+    expected = uninterrupted("algo=scaffold")
+    process = start_fedbench(*SCAFFOLD, "results=torchrun", launcher=TORCHRUN)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert out.count("run: ") == 1
+    assert result(folder_of("torchrun")) == expected
+    assert json.loads((folder_of("torchrun") / "summary.json").read_text())["workers"] == 2
+
+
+@pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.heavy)])
+def test_forked_ranks_give_the_bits_of_one_process(size):
+    ended = Agent(size).attempt(*SCAFFOLD, "results=ranks")
+    assert [one.status for one in ended] == [0] * size, ended[0].err
+    assert result(folder_of("ranks")) == uninterrupted("algo=scaffold")
+
+
+def test_other_data_on_one_machine_is_refused(tmp_path):
+    """The seed decides which stand-in it is: what another file under the same name would be."""
+    ended = Agent().attempt(*SCAFFOLD, "results=ranks", only={1: ["data.subset=100"]})
+    assert [one.status for one in ended] == [2, 2]
+    (line,) = lines(ended[0])  # one rank of each machine speaks
+    assert lines(ended[1]) == []
+    assert line.startswith("fedbench: rank 1 on host ")
+    assert "has another dataset than rank 0" in line
+    assert not Path("ranks").exists()
+
+
+def test_a_refusal_on_one_machine_ends_all(tmp_path):
+    ended = Agent().attempt(
+        *SCAFFOLD, "results=ranks", only={1: ["data.source=real", f"data.root={tmp_path}"]}
+    )
+    assert [one.status for one in ended] == [2, 2]
+    (line,) = lines(ended[0])
+    assert line.startswith("fedbench: rank 1 on host ")
+    assert "data=mnist: not in" in line
+    assert not Path("ranks").exists()
+
+
+def test_a_word_that_one_machine_does_not_know_ends_all():
+    ended = Agent().attempt(*SCAFFOLD, "results=ranks", only={1: ["roundz=3"]})
+    assert [one.status for one in ended] == [2, 2]
+    (line,) = lines(ended[0])
+    assert line.startswith("fedbench: rank 1 on host ")
+    assert line.endswith("unknown key 'roundz': did you mean 'rounds'?")
+    assert not Path("ranks").exists()
+
+
+def test_a_refused_job_does_not_end_a_sweep_whose_files_the_leader_writes():
+    folders = {0: ["hydra.sweep.dir=leader"], 1: ["hydra.sweep.dir=follower"]}
+    words = ("-m", *SCAFFOLD, "results=ranks", "rounds=1", "cohort=2,1000,3")
+    ended = Agent().attempt(*words, "hydra.output_subdir=.hydra", only=folders)
+    assert [one.status for one in ended] == [2, 2]
+    assert ended[0].out.count("run: ") == 2
+    assert any("job 1: cohort=1000: at most" in line for line in lines(ended[0]))
+    assert {file.name for file in Path("leader").iterdir()} == {"multirun.yaml", "0", "1", "2"}
+    assert not Path("follower").exists()
+
+
+def test_machines_with_folders_of_their_own_are_refused():
+    ended = Agent().attempt(*SCAFFOLD, only={0: ["results=here"], 1: ["results=there"]})
+    assert [one.status for one in ended] == [2, 2]
+    (line,) = lines(ended[0])
+    assert "results=there: all machines must see the same folder" in line
+    assert not Path("here").exists()
+    assert not Path("there").exists()
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.heavy)])
+def test_a_killed_rank_resumes_at_the_first_restart(rank):
+    agent = Agent()
+    fault = {"place": "checkpoint", "call": 2, "rank": rank, "kind": "kill"}
+    first = agent.attempt(*SCAFFOLD, "results=ranks", fault=fault)
+    assert first[rank].status == -signal.SIGKILL
+    other = first[1 - rank]
+    assert other.status == 1
+    assert "Traceback" not in other.err
+    second = agent.attempt(*SCAFFOLD, "results=ranks")
+    assert [one.status for one in second] == [0, 0], second[0].err
+    assert second[0].resumed_after == 2
+    assert result(folder_of("ranks")) == uninterrupted("algo=scaffold")
+
+
+def test_a_lost_rank_is_one_line():
+    ended = Agent().attempt(
+        *SCAFFOLD, fault={"place": "training", "call": 2, "rank": 1, "kind": "kill"}
+    )
+    (line,) = lines(ended[0])
+    assert "lost another rank" in line
+    assert "the last checkpoint is kept" in line
+
+
+def test_the_others_name_the_rank_that_failed_and_why():
+    fault = {"place": "training", "call": 2, "rank": 1, "kind": "ENOSPC"}
+    ended = Agent().attempt(*SCAFFOLD, fault=fault)
+    assert [one.status for one in ended] == [1, 1]
+    (line,) = lines(ended[0])
+    assert line.startswith("fedbench: rank 1 on host ")
+    assert "the disk is full" in line
+    (own,) = lines(ended[1])
+    assert "the disk is full" in own
+
+
+def test_a_silent_rank_is_waited_for_as_long_as_said():
+    fault = {"place": "training", "call": 2, "rank": 1, "kind": "silent"}
+    ended = Agent().attempt(*SCAFFOLD, "runtime.timeout=5", fault=fault)
+    assert ended[0].status == 1
+    assert ended[1].status == -signal.SIGKILL
+    (line,) = lines(ended[0])
+    # On a very busy machine the other rank may be silent before the fault.
+    assert re.match(
+        r"fedbench: runtime.timeout=5: rank 0 on host \S+ waited 5 seconds for (another|rank 1 of 2)",
+        line,
+    )
+
+
+def test_joining_ends_with_the_time_limit():
+    agent = Agent()
+    ended = faulty_runs.start(
+        {}, *SCAFFOLD, "runtime.timeout=2", environment=agent.environment(0)
+    ).end()
+    assert ended.status == 1
+    (line,) = lines(ended)
+    assert line.startswith("fedbench: runtime.timeout=2: rank 0 on host ")
+    assert line.endswith("waited 2 seconds for rank 1 of 2")
+
+
+def test_force_does_not_start_over_at_a_restart():
+    agent = Agent()
+    assert agent.attempt(*SCAFFOLD, "results=ranks")[0].status == 0
+    agent = Agent()
+    fault = {"place": "training", "call": 1, "rank": 1, "kind": "kill"}
+    setting = (*SCAFFOLD, "results=ranks", "force=true", "checkpoint.every=1")
+    agent.attempt(*setting, fault={**fault, "place": "checkpoint", "call": 3})
+    second = agent.attempt(*setting)
+    assert [one.status for one in second] == [0, 0], second[0].err
+    assert second[0].resumed_after == 2
+    assert result(folder_of("ranks")) == uninterrupted("algo=scaffold")
+
+
+def test_force_still_counts_when_the_first_attempt_did_nothing():
+    """It failed before it removed what an earlier run had left: that run must not pass for the new one."""
+    assert Agent().attempt(*SCAFFOLD, "results=ranks")[0].status == 0
+    before = (folder_of("ranks") / "summary.json").stat().st_mtime_ns
+    agent = Agent()
+    setting = (*SCAFFOLD, "results=ranks", "force=true")
+    assert agent.attempt(*setting, only={1: ["roundz=3"]})[0].status == 2
+    assert (folder_of("ranks") / "summary.json").stat().st_mtime_ns == before
+    second = agent.attempt(*setting)
+    assert [one.status for one in second] == [0, 0], second[0].err
+    assert (folder_of("ranks") / "summary.json").stat().st_mtime_ns > before
+    assert second[0].rounds == 5
+
+
+def test_a_checkpoint_without_the_file_of_a_rank_is_not_whole():
+    """A listing of the folder may be stale on a network file system, so the manifest says how many ranks there were."""
+    agent = Agent()
+    fault = {"place": "final", "kind": "kill"}
+    agent.attempt(*SCAFFOLD, "results=broken", fault=fault)
+    newest = max(faulty_runs.checkpoints("broken").items())[1]
+    manifest = json.loads((newest / "manifest.json").read_text())
+    assert manifest["ranks"] == 2
+    assert set(manifest["files"]) == {
+        "server.safetensors",
+        "clients-0.safetensors",
+        "clients-1.safetensors",
+    }
+    del manifest["files"]["clients-1.safetensors"], manifest["checksum"]
+    from fedbench.core.files import checksum_of
+
+    manifest["checksum"] = checksum_of(manifest)
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    resumed = agent.attempt(*SCAFFOLD, "results=broken")
+    assert "files of some ranks are missing" in resumed[0].out
+    assert resumed[0].resumed_after == 2
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
+@contextmanager
+def busy_loops(number: int = 2) -> Iterator[None]:
+    """Keep the processors busy: what is right only on an idle machine fails here."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def torchrun(
+    *words: str, fault: dict | None = None, restarts: int = 0
+) -> subprocess.CompletedProcess:
+    command = [sys.executable, *TORCHRUN, f"--max-restarts={restarts}"]
+    target = ["-m", "fedbench"] if fault is None else [str(INJECT), json.dumps(fault)]
+    return subprocess.run([*command, *target, *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("sweep", [(), ("-m", "seed=0,1")], ids=["run", "sweep"])
+def test_finished_runs_end_well_on_a_busy_machine(sweep):
+    with busy_loops():
+        for attempt in range(3):
+            ended = torchrun(*sweep, *SCAFFOLD, "rounds=2", f"results=results{attempt}")
+            assert ended.returncode == 0, ended.stderr
+            assert ended.stdout.count("run: ") == (2 if sweep else 1)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("rank", [0, 1])
+def test_torchrun_resumes_at_the_first_restart(rank):
+    """The store that torchrun keeps still holds what the dead ranks wrote."""
+    fault = {"place": "checkpoint", "call": 2, "rank": rank, "kind": "kill"}
+    with busy_loops():
+        ended = torchrun(*SCAFFOLD, "results=broken", "runtime.timeout=60", fault=fault, restarts=1)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("resuming after round 2") == 1
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
+@pytest.mark.heavy
+def test_no_rank_outlives_torchrun(start_fedbench):
+    process = start_fedbench(*SCAFFOLD, "rounds=1000000", launcher=TORCHRUN)
+    while not list(Path().glob("results/runs/*/*/metrics.csv")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    ranks = [
+        int(child)
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
+    assert len(ranks) == 2
+    groups = [os.getpgid(rank) for rank in ranks]
+    process.kill()
+    process.communicate()
+    for group in groups:
+        assert faulty_runs.wait_until_empty(group) == []
+    assert not any(members(group) for group in groups)

@@ -1,0 +1,172 @@
+"""A split from a file, the numbers that describe a split, its picture, and the partition settings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from scipy.spatial.distance import jensenshannon
+from support.data_settings import CONF, refusal
+
+from fedbench.partitions import (
+    Dirichlet,
+    FilePartition,
+    Iid,
+    heterogeneity,
+    partition_hash,
+    save_picture,
+)
+from fedbench.partitions.statistics import class_counts
+
+TEN = np.arange(2000) % 10  # 200 samples of each of ten classes, in turn
+
+
+def write(folder: Path, content: object) -> FilePartition:
+    path = folder / "split.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return FilePartition(path=str(path))
+
+
+def test_file_is_used_as_it_is(tmp_path):
+    partition = replace(write(tmp_path, [[3, 1], [], [0]]), incomplete=True)
+    parts = partition.split(np.zeros(5, int), 2, 0)
+    assert [part.tolist() for part in parts] == [[1, 3], [], [0]]
+    assert all(part.dtype == np.int64 for part in parts)
+    assert heterogeneity(np.zeros(5, int), 2, parts)["unused"] == 2
+
+
+def test_a_split_survives_being_written_to_a_file(tmp_path):
+    parts = Dirichlet().split(TEN, 10, 0)
+    again = write(tmp_path, [part.tolist() for part in parts]).split(TEN, 10, 99)
+    assert partition_hash(again) == partition_hash(parts)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "not JSON"),
+        ("[[0, 1]", "not JSON"),
+        ("[[" + "9" * 5000 + "]]", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ({"0": [1]}, "a list with a list"),
+        ([], "a list with a list"),
+        ([0, 1], "a list with a list"),
+        ([[0], 1], "a list with a list"),
+        ([[0, 1.0]], "client 0 has 1.0"),
+        ([[0], ["1"]], 'client 1 has "1"'),
+        ([[True]], "client 0 has true"),
+        ([[None]], "client 0 has null"),
+        ([[[0]]], "client 0 has [0]"),
+        ([[0, 5]], "client 0 has index 5, needs 0 to 4"),
+        ([[-1]], "index -1"),
+        ([[10**30]], "index 1000"),
+        ([[0, 0]], "index 0 is in client 0 and again in client 0"),
+        ([[0], [1, 0]], "index 0 is in client 0 and again in client 1"),
+        ([[], []], "no client has any index"),
+        (
+            [[3, 1], [0]],
+            "2 of 5 training examples are in no client, the first is 2; partition.incomplete=true allows",
+        ),
+    ],
+)
+def test_bad_file_is_refused_in_one_line(content, expected, tmp_path):
+    partition = write(tmp_path, content)
+    line = refusal(lambda: partition.split(np.zeros(5, int), 2, 0))
+    assert line.startswith(f"partition.path={partition.path}: ")
+    assert expected in line
+    assert len(line) < 400
+
+
+def test_file_that_is_not_there_and_a_number_of_clients_that_differs(tmp_path):
+    partition = replace(write(tmp_path, [[0], [1]]), incomplete=True)
+    assert "partition=file needs" in refusal(lambda: FilePartition().split(TEN, 10, 0))
+    missing = FilePartition(path=str(tmp_path / "none.json"))
+    assert "no such file" in refusal(lambda: missing.split(TEN, 10, 0))
+    assert "no such file" in refusal(missing.content_hash)
+    assert "partition.clients=3: null or 2" in refusal(
+        lambda: replace(partition, clients=3).split(TEN, 10, 0)
+    )
+    assert len(replace(partition, clients=2).split(TEN, 10, 0)) == 2
+    before = partition.content_hash()
+    assert write(tmp_path, [[0], [2]]).content_hash() != before
+
+
+# Measures and picture
+
+
+def test_hash_tells_splits_apart():
+    split = [np.array([0, 1]), np.array([2])]
+    others = [
+        [np.array([0, 1, 2]), np.array([], int)],
+        [np.array([0]), np.array([1, 2])],
+        split[::-1],
+        [*split, np.array([], int)],
+    ]
+    hashes = {partition_hash(parts) for parts in [split, *others]}
+    assert len(hashes) == 5
+    assert all(len(found) == 16 for found in hashes)
+    assert partition_hash([part.astype(np.int32) for part in split]) == partition_hash(split)
+
+
+def test_heterogeneity_of_known_splits():
+    labels = np.array([0, 0, 1, 1])
+    alike = heterogeneity(labels, 2, [np.array([0, 2]), np.array([1, 3])])
+    assert (alike["label_divergence"], alike["size_gini"], alike["unused"]) == (0, 0, 0)
+    apart = heterogeneity(labels, 2, [np.array([0, 1]), np.array([2, 3])])
+    # Against (1/2, 1/2), a client with one class: (log2(4/3) + (log2(2/3) + log2(2)) / 2) / 2.
+    assert apart["label_divergence"] == pytest.approx(
+        (np.log2(4 / 3) + (np.log2(2 / 3) + 1) / 2) / 2
+    )
+    assert (apart["classes_per_client_mean"], apart["classes_per_client_max"]) == (1, 1)
+    uneven = heterogeneity(labels, 2, [np.array([0, 1, 2]), np.array([], int)])
+    assert uneven["size_gini"] == pytest.approx(0.5)
+    assert (uneven["size_min"], uneven["size_max"], uneven["size_mean"]) == (0, 3, 1.5)
+    assert (
+        uneven["classes_per_client_min"],
+        uneven["classes_per_client_max"],
+        uneven["unused"],
+    ) == (0, 2, 1)
+    assert uneven["label_divergence"] == 0  # the only client with samples is everyone
+    assert json.loads(json.dumps(uneven)) == uneven
+
+
+def test_label_divergence_is_weighted_by_size_and_agrees_with_scipy():
+    parts = Dirichlet(alpha=0.3).split(TEN, 10, 0)
+    everyone = np.bincount(TEN)
+    divergences = [
+        jensenshannon(np.bincount(TEN[part], minlength=10), everyone, base=2) ** 2 for part in parts
+    ]
+    expected = np.average(divergences, weights=[len(part) for part in parts])
+    assert heterogeneity(TEN, 10, parts)["label_divergence"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(1, 2), (10, 10), (1000, 100)])
+def test_picture_is_a_png_of_bounded_size(clients, classes, tmp_path):
+    labels = np.arange(4000) % classes
+    path = tmp_path / "partition.png"
+    save_picture(
+        path,
+        class_counts(labels, classes, Iid(clients=clients).split(labels, classes, 0)),
+        "a title",
+    )
+    header = path.read_bytes()[:24]
+    assert header[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = (int.from_bytes(header[start : start + 4], "big") for start in (16, 20))
+    assert 500 < height <= width < 2000
+
+
+@pytest.mark.parametrize(
+    "path", sorted((CONF / "partition").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_every_file_names_every_setting_with_the_right_type(path):
+    config = OmegaConf.load(path)
+    target = type(instantiate(config))
+    assert {field.name for field in fields(target)} == set(config) - {"_target_"}
+    del config["_target_"]
+    OmegaConf.merge(OmegaConf.structured(target), config)  # raises on a wrong type
+    assert OmegaConf.to_container(config) == OmegaConf.to_container(OmegaConf.structured(target))

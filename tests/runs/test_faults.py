@@ -1,0 +1,261 @@
+"""A run that is killed, at any moment, goes on with the same command and ends with the same numbers, to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from support.faulty_runs import (
+    SETTING,
+    checkpoints,
+    folder_of,
+    one_line,
+    result,
+    run,
+    start,
+    two_checkpoints,
+    uninterrupted,
+)
+from support.waiting import wait_until
+
+# Where it is killed, at which call of the leader, and the round after which the next process must go on.
+MOMENTS = {
+    "training": (
+        {"place": "training", "call": 5},
+        None,
+    ),  # which round that is depends on the method
+    "aggregation": ({"place": "aggregation", "call": 4}, 2),
+    "evaluation": ({"place": "evaluation", "call": 5}, 4),
+    "metrics": ({"place": "metrics", "call": 3}, 2),
+    "checkpoint tensors": ({"place": "checkpoint-tensors", "call": 3}, 2),
+    "checkpoint manifest": ({"place": "checkpoint-manifest", "call": 2}, 2),
+    "checkpoint done": ({"place": "checkpoint", "call": 2, "after": True}, 4),
+    "final files": ({"place": "final"}, 4),
+    "final summary": ({"place": "final-summary"}, 4),
+    "cleaning": ({"place": "cleaning"}, 5),
+}
+ALWAYS = {
+    "algo=scaffold": ["checkpoint tensors", "cleaning"],
+    "algo=fedbn": ["aggregation"],
+    "modifier=[ecgr]": ["final summary"],
+}
+# SCAFFOLD at every moment; tests/runs/test_gauntlet.py has every method.
+CASES = [("algo=scaffold", moment) for moment in MOMENTS if moment not in ALWAYS["algo=scaffold"]]
+PARAMETERS = [pytest.param(*case, id="-".join(case), marks=pytest.mark.heavy) for case in CASES]
+PARAMETERS += [
+    pytest.param(word, moment, id=f"{word}-{moment}") for word in ALWAYS for moment in ALWAYS[word]
+]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch, data_root):
+    monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("word", "moment"), PARAMETERS)
+def test_killed_at_a_moment_and_resumed_with_another_number_of_workers(word, moment):
+    fault, latest = MOMENTS[moment]
+    before, after = random.Random(word + moment).choice([(1, 2), (2, 1), (2, 3), (1, 1)])
+    setting = (*SETTING, word, "results=broken")
+    killed = run(*setting, f"runtime.workers={before}", **fault, kind="killall")
+    assert killed.status == -signal.SIGKILL, killed.err
+    assert (folder_of("broken") / "summary.json").exists() == (moment == "cleaning")
+    resumed = run(*setting, f"runtime.workers={after}")
+    assert resumed.status == 0, resumed.err
+    if moment == "cleaning":
+        assert "finished already" in resumed.out
+    else:
+        assert resumed.resumed_after == (killed.rounds // 2 * 2 if latest is None else latest)
+    assert result(folder_of("broken")) == uninterrupted(word)
+    left = [
+        file.name
+        for file in folder_of("broken").iterdir()
+        if "-0" in file.name or file.name.endswith(".part")
+    ]
+    assert left == []  # neither checkpoints nor halves of files
+
+
+# What every attempt comes to, before many rounds are over.
+OFTEN = ("training", "aggregation", "evaluation", "metrics", "rename")
+OFTEN += ("checkpoint", "checkpoint-tensors", "checkpoint-manifest")
+
+
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (1, 2, 3))]
+)
+def test_killed_again_and_again_at_random_moments(number):
+    """Also while it resumes: it gets on all the same, and never repeats more than one interval."""
+    chance, words = random.Random(number), ("algo=scaffold", "rounds=20")
+    setting, reached = (*SETTING, *words, "results=broken"), 0
+    for _ in range(4):
+        place, call, workers = chance.choice(OFTEN), chance.randint(1, 2), chance.choice([1, 2])
+        ended = run(*setting, f"runtime.workers={workers}", place=place, call=call, kind="killall")
+        assert ended.status == -signal.SIGKILL, ended.err
+        done = [line.split()[1] for line in ended.out.splitlines() if line.startswith("round ")]
+        assert not done or ended.resumed_after >= reached - 2
+        reached = max([reached, *(int(round_of.split("/")[0]) for round_of in done)])
+    assert 0 < reached < 20
+    assert run(*setting, "runtime.workers=2").status == 0
+    assert result(folder_of("broken")) == uninterrupted(*words)
+
+
+STOPS = [
+    (kind, place)
+    for kind in ("SIGINT", "SIGTERM")
+    for place in ("training", "aggregation", "checkpoint", "evaluation")
+]
+FAST_STOPS = [("SIGINT", "aggregation"), ("SIGTERM", "checkpoint")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [pytest.param(*stop, marks=() if stop in FAST_STOPS else pytest.mark.heavy) for stop in STOPS],
+)
+def test_asked_to_stop(kind, place):
+    """Status 130, a checkpoint of the round at hand, one line that says how to go on."""
+    workers = 1 if place in ("training", "checkpoint") else 2
+    setting = (*SETTING, "algo=scaffold", "results=broken")
+    call = {"training": 2, "checkpoint": 1}.get(place, 3)
+    stopped = run(*setting, f"runtime.workers={workers}", place=place, call=call, kind=kind)
+    assert stopped.status == 130, stopped.err
+    assert one_line(stopped.err) == (
+        "fedbench: interrupted; the same command (without force=true) goes on from the last checkpoint"
+    )
+    at_hand = (
+        1 if place == "training" else 3
+    )  # a signal in a checkpoint counts in the round that follows
+    assert stopped.rounds == at_hand
+    assert (
+        max(checkpoints("broken")) == stopped.rounds
+    )  # of the last round that was done, not the one before
+    resumed = run(*setting, f"runtime.workers={3 - workers}")
+    assert resumed.resumed_after == stopped.rounds
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
+def test_asked_to_stop_in_the_last_round_ends_a_sweep_but_not_the_run():
+    """The run at hand ends well; those after it do not begin, and the same command does them."""
+    setting = (*SETTING, "-m", "seed=0,1", "results=broken", "runtime.workers=1")
+    stopped = run(*setting, place="final", kind="SIGTERM")
+    assert stopped.status == 130, stopped.err
+    assert len(list(Path().glob("broken/runs/*/*/summary.json"))) == 1
+    assert run(*setting).status == 0
+    assert len(list(Path().glob("broken/runs/*/*/summary.json"))) == 2
+    alone = run(*SETTING, "results=alone", "runtime.workers=1", place="final", kind="SIGTERM")
+    assert alone.status == 0  # nothing is left to do
+
+
+HARMS = [
+    "server.safetensors",
+    "clients-0.safetensors",
+    "manifest.json",
+    "truncated",
+    "removed",
+    "unlisted",
+    "books",
+]
+HARMS += ["origin", "nested"]
+FAST_HARMS = ("truncated", "books", "nested")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [pytest.param(harm, marks=() if harm in FAST_HARMS else pytest.mark.heavy) for harm in HARMS],
+)
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(harm):
+    setting, newest = two_checkpoints(), checkpoints("broken")[4]
+    reason = f"{harm} is damaged"
+    if harm in ("truncated", "removed"):
+        file, reason = (
+            newest / "clients-0.safetensors",
+            f"clients-0.safetensors is {'damaged' if harm == 'truncated' else 'missing'}",
+        )
+        content = file.read_bytes()
+        file.unlink()
+        if harm == "truncated":
+            file.write_bytes(content[: len(content) // 2])
+    elif harm == "unlisted":
+        (newest / "manifest.json").unlink()
+        reason = "manifest.json is missing"
+    elif harm in ("books", "origin"):  # well-formed, but not what was written
+        manifest, reason = (
+            json.loads((newest / "manifest.json").read_text()),
+            "manifest.json is damaged",
+        )
+        if harm == "books":
+            manifest["books"]["rows"][0]["test_accuracy"] += 0.01
+        else:
+            manifest["origin"]["torch"] = "0"
+        (newest / "manifest.json").write_text(json.dumps(manifest))
+    elif harm == "nested":
+        (newest / "manifest.json").write_text("[" * 100_000)
+    else:
+        content = bytearray((newest / harm).read_bytes())
+        content[random.Random(harm).randrange(len(content))] ^= 1
+        (newest / harm).write_bytes(content)
+    resumed = run(*setting)
+    lines = [
+        line
+        for line in resumed.out.splitlines()
+        if line.startswith(f"checkpoint {newest.name} is not used: ")
+    ]
+    assert len(lines) == 1
+    assert reason in lines[0] or "its manifest cannot be read" in lines[0]
+    assert resumed.resumed_after == 2
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+
+
+def test_a_checkpoint_of_another_run_is_not_mixed_in():
+    setting = two_checkpoints()
+    other = (*setting[:-2], "results=other", "runtime.workers=1", "client.lr=0.05")
+    assert run(*other, place="final", kind="kill").status == -signal.SIGKILL
+    for number, target in checkpoints("other").items():  # as whole as can be, in the wrong place
+        for file in checkpoints("broken")[number].iterdir():
+            (target / file.name).write_bytes(file.read_bytes())
+    ended = run(*other)
+    assert ended.out.count(f"it was written by run {folder_of('broken').name}, this is") == 2
+    assert ended.resumed_after == 0
+    expected = run(*other[:-3], "client.lr=0.05", "results=clean", "runtime.workers=1")
+    assert expected.status == 0
+    assert result(folder_of("other")) == result(folder_of("clean"))
+
+
+def test_a_checkpoint_of_other_code_is_not_mixed_in_and_not_lost_either(monkeypatch):
+    """Whoever goes back to that version goes on from it; the furthest of several stays, and none past the end."""
+    setting = two_checkpoints()
+    first = set(checkpoints("broken").values())
+    for code in ("changed", "changed again"):
+        with monkeypatch.context() as changed:
+            changed.setattr("fedbench.runs.parts.source_hash", lambda code=code: code)
+            ended = run(*setting, place="aggregation", call=3, kind="kill")
+        assert ended.out.count("it was written by source code") == 1
+        assert "it stays until this run is finished" in ended.out
+        assert ended.resumed_after == 0
+        assert first <= set(folder_of("broken").glob("checkpoint-*"))
+        assert (
+            len(list(folder_of("broken").glob("checkpoint-*"))) == 3
+        )  # not those of every version in between
+    ended = run(*setting)
+    assert ended.resumed_after == 4
+    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
+    assert not list(folder_of("broken").glob("checkpoint-*"))
+
+
+def test_a_signal_before_the_run_is_status_130_too(data_root):
+    """While the data are read there is nothing to keep; it ends at once, with the same line."""
+    setting = (*SETTING, "results=one", "runtime.workers=1")
+    holder = start({"place": "evaluation", "kind": "pause", "marker": "holding"}, *setting)
+    wait_until(Path("holding").exists)
+    second = start({}, *setting)
+    wait_until(lambda: second.said("waiting for it"))
+    os.kill(second.pid, signal.SIGTERM)
+    ended = second.end()
+    holder.kill()
+    holder.end()
+    assert ended.status == 130
+    assert "interrupted" in one_line(ended.err)

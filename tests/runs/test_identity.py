@@ -1,0 +1,118 @@
+"""What a run's id depends on: the contents of files, and every setting that can change a number."""
+
+from __future__ import annotations
+
+import numpy as np
+from safetensors.torch import load_file, save_file
+from support.run_files import QUICK, rows, summary
+
+
+def test_the_same_name_with_other_data_is_another_run(fedbench, tmp_path):
+    draw = np.random.default_rng(0)
+    folders = []
+    for root in ("A", "B"):
+        for split in ("train", "test"):
+            (tmp_path / root / "mnist").mkdir(parents=True, exist_ok=True)
+            images = draw.integers(0, 256, (60, 28, 28), dtype=np.uint8)
+            np.savez(
+                tmp_path / root / "mnist" / f"{split}.npz", images=images, labels=np.arange(60) % 10
+            )
+        folders.append(fedbench(*QUICK, "data=mnist", f"data.root={tmp_path / root}").folder)
+    assert folders[0] != folders[1]
+
+
+def test_one_rewritten_image_is_another_run(fedbench, tmp_path):
+    images, ids = np.random.default_rng(0).integers(0, 256, (600, 28, 28), dtype=np.uint8), []
+    for number in (None, 1, 301, 597):
+        changed = images.copy()
+        if number is not None:
+            changed[number] = 255 - changed[number]
+        (tmp_path / "root" / "mnist").mkdir(parents=True, exist_ok=True)
+        for split, own in (("train", changed), ("test", images)):
+            np.savez(
+                tmp_path / "root" / "mnist" / f"{split}.npz", images=own, labels=np.arange(600) % 10
+            )
+        ids.append(
+            fedbench(*QUICK, "rounds=1", "data=mnist", f"data.root={tmp_path / 'root'}").folder.name
+        )
+    assert len(set(ids)) == 4
+
+
+def test_a_partition_file_and_given_weights(fedbench):
+    first = fedbench(*QUICK)
+    again = fedbench(
+        *QUICK,
+        "partition=file",
+        f"partition.path={first.folder}/partition.json",
+        "~partition.clients",
+    )
+    assert again.status == 0, again.err
+    assert summary(again.folder)["digest"] == summary(first.folder)["digest"]
+    assert summary(again.folder)["partition_hash"] == summary(first.folder)["partition_hash"]
+    weights = fedbench(*QUICK, f"model.weights={first.folder}/model.safetensors")
+    assert weights.status == 0, weights.err
+    assert summary(weights.folder)["digest"] != summary(first.folder)["digest"]
+    assert float(rows(weights.folder)[0]["train_loss"]) < float(rows(first.folder)[0]["train_loss"])
+
+
+def test_files_enter_the_identity_by_content(fedbench, tmp_path):
+    first = fedbench(*QUICK)
+    content = load_file(first.folder / "model.safetensors")
+    ids = []
+    for name, change in (("a", 0.0), ("b", 0.0), ("c", 0.5)):
+        save_file(
+            {key: value + change for key, value in content.items()},
+            tmp_path / f"{name}.safetensors",
+        )
+        ids.append(fedbench(*QUICK, f"model.weights={name}.safetensors").folder.name)
+    assert ids[0] == ids[1] != ids[2]
+
+
+SAME = (
+    "runtime.workers=2",
+    "runtime.timeout=99",
+    "checkpoint.every=3",
+    "results=elsewhere",
+    "algo.allow_adaptive=true",
+    "client.lr_decay.every=7",
+    "scale=paper",
+    "data.root=elsewhere",
+    "server.weights=samples",
+)
+OTHER = (
+    "rounds=3",
+    "seed=1",
+    "cohort=2",
+    "client.epochs=2",
+    "client.steps=3",
+    "client.batch_size=16",
+    "client.lr=0.2",
+    "client.optimizer=adam",
+    "client.momentum=0.5",
+    "client.weight_decay=0.1",
+    "client.lr_decay.factor=0.5",
+    "server.lr=0.5",
+    "server.weights=uniform",
+    "eval.every=2",
+    "eval.batch_size=100",
+    "partition.alpha=0.1",
+    "partition.clients=5",
+    "data.subset=500",
+    "model.hidden=[8,8]",
+    "algo=fedprox",
+    "modifier=[pvr]",
+    "runtime.threads=2",
+    "partition=iid",
+)
+
+
+def test_the_run_id_changes_exactly_when_the_numbers_can():
+    from support import experiments
+
+    base = ("data=digits", "logger=none", *QUICK)
+    first = experiments.build_parts(experiments.config(*base)).id
+    assert {
+        word: experiments.build_parts(experiments.config(*base, word)).id == first for word in SAME
+    } == dict.fromkeys(SAME, True)
+    ids = [experiments.build_parts(experiments.config(*base, word)).id for word in OTHER]
+    assert len({first, *ids}) == len(OTHER) + 1

@@ -1,0 +1,1 @@
+"""What several tests share: small experiments, planted faults, made-up files, worked examples."""

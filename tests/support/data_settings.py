@@ -1,0 +1,33 @@
+"""How the tests build data settings and read a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from fedbench.core.errors import BadInput
+from fedbench.data import NamedDataset
+
+CONF = Path(__file__).parents[2] / "conf"
+NAMED = ("mnist", "fmnist", "cifar10", "cifar100", "emnist", "svhn")
+BY_HAND = ("cinic10", "lc25000")  # a person must get the original files
+
+
+def data_settings(name: str, **changes: object) -> NamedDataset:
+    """What `fedbench data=<name> data.<key>=<value>` builds."""
+    config = OmegaConf.load(CONF / "data" / f"{name}.yaml")
+    del config["defaults"]  # the default model, none of a dataset's business
+    return replace(instantiate(config, _convert_="all"), **changes)
+
+
+def refusal(action: Callable[[], object]) -> str:
+    """The line with which the action is refused as bad input."""
+    with pytest.raises(BadInput) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

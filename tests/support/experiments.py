@@ -1,0 +1,74 @@
+"""Small experiments built from the real configuration, without the command line around them."""
+
+from __future__ import annotations
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from fedbench.config.validate import Config, check, config_folder
+from fedbench.core.flat_model import FlatModel, digest
+from fedbench.data.batches import examples
+from fedbench.parallel.processes import Group
+from fedbench.train import Parts, build_parts
+from fedbench.training.federation import Federation
+
+# A stand-in of 300 images of MNIST's shape, on 5 very different clients.
+DATA = (
+    "data=mnist",
+    "data.source=synthetic",
+    "data.subset=300",
+    "partition.clients=5",
+    "partition.alpha=0.3",
+    "logger=none",
+)
+BATCH_NORM = ("model=lenet", "model.batch_norm=true")
+PLAIN = ("model=mlp", "model.hidden=[16,8]")
+
+
+def config(*overrides: str) -> Config:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        composed = compose("config", overrides=list(overrides), return_hydra_config=True)
+    names = dict(composed.hydra.runtime.choices)
+    return check(
+        OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"]), names
+    )
+
+
+def parts(*overrides: str) -> Parts:
+    return build_parts(config(*DATA, *overrides))
+
+
+def federation(*overrides: str, device: str = "cpu") -> Federation:
+    made = parts(*overrides)
+    return assemble(made, device)
+
+
+def assemble(made: Parts, device: str = "cpu", group: Group | None = None) -> Federation:
+    where = torch.device(device)
+    shards = [torch.from_numpy(own).to(where) for own in made.shards]
+    train, test = examples(made.data, "train", where), examples(made.data, "test", where)
+    model = FlatModel(made.model, where)
+    scalars, classes, tests = made.config.scalars, made.data.classes, made.split.local_tests
+    local_tests = None if tests is None else [torch.from_numpy(own).to(where) for own in tests]
+    group = group or Group()
+    return Federation(
+        model, train, test, shards, made.algorithm, scalars, group, classes, local_tests=local_tests
+    )
+
+
+def final_digest(made: Federation) -> str:
+    """Run it to the end; a hash of the server's exact bits."""
+    for _ in made.rounds():
+        pass
+    return state_digest(made)
+
+
+def state_digest(made: Federation) -> str:
+    return digest(made.state.server_tensors() | made.state.client_tensors())
+
+
+def model_digest(made: Federation) -> str:
+    return digest({"w": made.state.w, "b": made.state.b})

@@ -1,0 +1,107 @@
+"""Studies made by hand, for tests of what is rendered: an experiment, and run folders with given files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors.numpy import save_file
+
+from fedbench.study.experiment import Experiment
+from fedbench.study.runs import Study, StudyCell, StudyRun
+
+Files = dict[str, Any]  # name -> a table; arrays by name for .npz and .safetensors
+
+
+def experiment(
+    show: dict[str, Any], axes: dict[str, dict[str, str]] | None = None, **fields: Any
+) -> Experiment:
+    given = {
+        "seeds": [0, 1, 2],
+        "scales": {"smoke": {"reduction": "2 rounds", "seeds": [0, 1, 2]}},
+        **fields,
+    }
+    return Experiment("made/up", "Made up", "Figure 1", "A title", show, axes or {}, **given)
+
+
+def study(
+    folder: Path,
+    made: Experiment,
+    files: Callable[[dict[str, str], int], Files],
+    status: Callable[[dict[str, str], int], str] = lambda labels, seed: "finished",
+    scale: str = "paper",
+    data: dict[str, str] | None = None,
+    facts: Callable[[dict[str, str], int], dict[str, Any]] = lambda labels, seed: {},
+) -> Study:
+    """`files(labels, seed)`: the files of a run; `status`: how it ended; `facts`: more of its summary."""
+    cells = []
+    for number, cell in enumerate(made.cells(scale)):
+        runs = []
+        for seed in cell.seeds:
+            place, ended = folder / f"{number}-{seed}", status(cell.labels, seed)
+            if ended in ("finished", "diverged"):
+                place.mkdir(parents=True)
+                written = files(cell.labels, seed)
+                known = {
+                    "status": ended,
+                    "data": {"name": "mnist", "source": "real", "note": "", "fingerprint": "f"},
+                }
+                known |= {
+                    "scoring": "global",
+                    "stamps": [],
+                    **_results(written.get("metrics.csv"), ended),
+                }
+                known["data"] |= data or {}
+                (place / "summary.json").write_text(json.dumps(known | facts(cell.labels, seed)))
+                for name, content in written.items():
+                    _write(place / name, content)
+            problem = "client.lr=0: above 0 is allowed" if ended in ("failed", "refused") else ""
+            runs.append(StudyRun(seed, None if ended == "refused" else place, ended, problem))
+        cells.append(StudyCell(cell, runs))
+    return Study(made, scale, cells)
+
+
+def _results(metrics: pd.DataFrame | None, ended: str) -> dict[str, Any]:
+    if ended == "diverged":
+        none = dict.fromkeys(("best_accuracy", "best_round", "final_accuracy"))
+        return {"diverged": {"round": 7, "cause": "loss is not finite"}, **none}
+    if metrics is None or metrics.empty:
+        return {}
+    best = metrics.loc[metrics.test_accuracy.idxmax()]
+    return {
+        "best_accuracy": float(best.test_accuracy),
+        "best_round": int(best["round"]),
+        "final_accuracy": float(metrics.test_accuracy.iloc[-1]),
+        "train_seconds": float(metrics.seconds.iloc[-1]) if "seconds" in metrics else 0.0,
+    }
+
+
+def _write(place: Path, content: Any) -> None:
+    if place.suffix == ".npz":
+        np.savez(place, **{name: np.array(values) for name, values in content.items()})
+    elif place.suffix == ".safetensors":
+        save_file({name: np.array(values, np.float32) for name, values in content.items()}, place)
+    else:
+        content.to_csv(place, index=False)
+
+
+def metrics(
+    *accuracies: float, every: int = 1, megabytes: float = 1.0, gradients: int = 100, **columns: Any
+) -> Files:
+    """metrics.csv with so many evaluations; each round sends and receives the megabytes, half each way."""
+    rounds = [every * (number + 1) for number in range(len(accuracies))]
+    spent = [round(number * megabytes * 5e5) for number in rounds]
+    table = {"round": rounds, "test_accuracy": accuracies, "bytes_up": spent, "bytes_down": spent}
+    costs = {
+        "gradients": [number * gradients for number in rounds],
+        "seconds": [2.0 * number for number in rounds],
+    }
+    return {"metrics.csv": pd.DataFrame({**table, **costs, **columns})}
+
+
+def no_measure(cell: StudyCell, spec: object) -> list[float | None]:
+    raise AssertionError("this form has no measures")
