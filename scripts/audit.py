@@ -1,6 +1,7 @@
 """Ask whether the installed packages have known vulnerabilities: part of `make lint`.
 
-A vulnerability ends in status 1. Without a network nobody can be asked: one line says so, and the lint goes on.
+A vulnerability ends in status 1. Without a network nobody can be asked: one line says so, and the
+lint goes on.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def audit(command: list[str]) -> tuple[int, str]:
         if any(sign in run.stderr for sign in UNREACHABLE):
             return (
                 0,
-                f"audit: skipped, the list of known vulnerabilities cannot be reached ({reason[:100]})",
+                (
+                    "audit: skipped, the list of known vulnerabilities cannot be reached"
+                    f" ({reason[:100]})"
+                ),
             )
         return 1, f"audit: failed ({reason[:200]})"
     found = [

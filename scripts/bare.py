@@ -1,4 +1,6 @@
-"""The bare PyTorch loop that `bench.py` compares with: no federated code, PyTorch's default memory layout."""
+"""The bare PyTorch loop that `bench.py` compares with: no federated code, PyTorch's default memory
+layout.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Measure the engine against a bare PyTorch loop: `make bench`, or `python scripts/bench.py W1 --repeats 9`.
+"""Measure the engine against a bare PyTorch loop: `make bench`, or `python scripts/bench.py W1
+--repeats 9`.
 
-Both run turn and turn about, each in processes of its own, so that a noisy machine disturbs them alike; only ratios
-of medians are judged. The bare loop (bare.py) is what one would write without any federated code: the same network in
-PyTorch's default memory layout, the same data, the same number of steps and the same evaluation, as many processes as
-workers, one thread each, each doing its share. `methods` compares rounds of the methods with FedAvg's.
+Both run turn and turn about, each in processes of its own, so that a noisy machine disturbs them
+alike; only ratios of medians are judged. The bare loop (bare.py) is what one would write without
+any federated code: the same network in PyTorch's default memory layout, the same data, the same
+number of steps and the same evaluation, as many processes as workers, one thread each, each doing
+its share. `methods` compares rounds of the methods with FedAvg's.
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ WORKLOADS = [
 START_LIMIT = 1.5
 IMPORTS = """
 import torch
-library = torch.library.Library("torchvision", "FRAGMENT")  # see fedbench/models/torchvision_operators.py
+library = torch.library.Library("torchvision", "FRAGMENT")  # see models/torchvision_operators.py
 if not torch.cuda.is_available():
     for name in ("nms", "qnms"):
         library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -146,7 +148,9 @@ def make_federation(
 
 
 class Turns:
-    """Lets two sets of processes work turn and turn about: a number in shared memory that both sets watch."""
+    """Lets two sets of processes work turn and turn about: a number in shared memory that both sets
+    watch.
+    """
 
     def __init__(self) -> None:
         self.number = torch.frombuffer(mmap.mmap(-1, 8), dtype=torch.int64)
@@ -208,12 +212,17 @@ def bench_workload(load: Workload, repeats: int, workers: int) -> bool:
         bare, engine = (
             statistics.median(json.loads(files[name].read_text())) for name in ("bare", "engine")
         )
-    detail = f"round {1000 * engine:.0f} ms against {1000 * bare:.0f} ms, {workers} workers, {repeats} repeats"
+    detail = (
+        f"round {1000 * engine:.0f} ms against {1000 * bare:.0f} ms, {workers} workers, {repeats}"
+        " repeats"
+    )
     return judge(load.name, load.what, engine / bare, load.limit, detail)
 
 
 def bench_start(repeats: int) -> bool:
-    """From the start of the process to the line of the first round, against importing the libraries alone."""
+    """From the start of the process to the line of the first round, against importing the libraries
+    alone.
+    """
     imports, starts = [], []
     for repeat in range(repeats + 1):
         started = time.perf_counter()
@@ -239,7 +248,10 @@ def bench_start(repeats: int) -> bool:
             imports.append(imported)
             starts.append(first_round)
     bare, engine = statistics.median(imports), statistics.median(starts)
-    detail = f"{engine:.2f} s against {bare:.2f} s for importing torch, torchvision and hydra, {repeats} repeats"
+    detail = (
+        f"{engine:.2f} s against {bare:.2f} s for importing torch, torchvision and hydra, {repeats}"
+        " repeats"
+    )
     return judge(
         "start",
         "start to first round of `fedbench rounds=1 logger=none`",

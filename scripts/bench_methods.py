@@ -1,7 +1,8 @@
-"""What the methods cost: the time of a round on the bench's first workload, as a multiple of FedAvg's.
+"""What the methods cost: the time of a round on the bench's first workload, as a multiple of
+FedAvg's.
 
-All methods take turns in the same processes, each next to a round of FedAvg, so that noise disturbs both alike;
-the ratio is that of the medians of these pairs.
+All methods take turns in the same processes, each next to a round of FedAvg, so that noise disturbs
+both alike; the ratio is that of the medians of these pairs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ LIMITS = {
         f"algo=fedpgvc algo.rho={rho}": 1.12
         for rho in ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add")
     },
-    # The released program passes over all data once more after its two epochs: the forward pass alone makes it 1.13.
+    # The released program passes over all data once more after its two epochs: the forward pass
+    # alone makes it 1.13.
     "algo=fedpgvc algo.rho=code": 1.30,
     "algo=fedecgr": 1.25,
     "algo=fedgsnr algo.steps={steps}": 1.35,  # as many steps as FedAvg, shared out anew
@@ -50,7 +52,9 @@ def algorithm(words: str) -> Algorithm:
 def bench_methods(
     make: Callable[[Group, Algorithm], Federation], repeats: int, workers: int, steps: int
 ) -> bool:
-    """`make` puts the workload's federation together; `steps` is the number of a client's local steps."""
+    """`make` puts the workload's federation together; `steps` is the number of a client's local
+    steps.
+    """
     methods = {name: algorithm(name.format(steps=steps)) for name in (BASELINE, *LIMITS)}
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "times"

@@ -1,7 +1,9 @@
-"""`scripts/chaos.py COUNT --seed S`: plant random faults in small runs, and see whether every run survives them.
+"""`scripts/chaos.py COUNT --seed S`: plant random faults in small runs, and see whether every run
+survives them.
 
-A fault is drawn from the seed and its number: method, data, kind, moment, workers before and after. The run is started
-with it, then again without; what it leaves must be, to the bit, what an undisturbed run leaves.
+A fault is drawn from the seed and its number: method, data, kind, moment, workers before and after.
+The run is started with it, then again without; what it leaves must be, to the bit, what an
+undisturbed run leaves.
 """
 
 from __future__ import annotations
@@ -89,8 +91,8 @@ IN_TIME = set(KINDS) - {
     "SIGINT",
     "SIGTERM",
 }  # these may find the run finished, or in its last round
-# No fault was planted: the method makes no sense on this model, or the run had ended before its moment came, as of a
-# worker that trains nobody.
+# No fault was planted: the method makes no sense on this model, or the run had ended before its
+# moment came, as of a worker that trains nobody.
 REFUSED, TOO_LATE = "refused", "too late"
 
 
@@ -212,7 +214,9 @@ def survive(case: Case) -> str:
 
 
 def too_few(tried: int, late: int, at_least: int) -> str:
-    """Why the faults that were tried prove nothing, or nothing: a soak that did not happen is not a success."""
+    """Why the faults that were tried prove nothing, or nothing: a soak that did not happen is not a
+    success.
+    """
     if tried < at_least:
         return f"only {tried} faults were tried, {at_least} at least are asked for (--at-least)"
     if late >= tried:
@@ -254,11 +258,13 @@ def main() -> int:
         if tried[kind]:
             print(f"{kind:9s} {survived[kind]} of {tried[kind]}")
     print(
-        f"survived {sum(survived.values())} of {sum(tried.values())} faults, {time.monotonic() - began:.0f} s"
+        f"survived {sum(survived.values())} of {sum(tried.values())} faults,"
+        f" {time.monotonic() - began:.0f} s"
     )
     for number in failed:
         print(
-            f"again: scripts/chaos.py 1 --seed {options.seed} --workers {options.workers} --only {number}"
+            f"again: scripts/chaos.py 1 --seed {options.seed} --workers {options.workers} --only"
+            f" {number}"
         )
     objection = too_few(sum(tried.values()), late, max(options.at_least, 1))
     if objection:

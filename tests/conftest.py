@@ -1,4 +1,6 @@
-"""Shared fixtures: an isolated results folder and data root, and the command line called in this process."""
+"""Shared fixtures: an isolated results folder and data root, and the command line called in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ load_anew, loaded = OmegaConf.load, {}
 
 
 def load_once(file: str | Path | IO) -> Container:
-    """Every call of the program reads the same files of conf/ again, which takes a good part of its time."""
+    """Every call of the program reads the same files of conf/ again, which takes a good part of its
+    time.
+    """
     if not hasattr(file, "read"):
         return load_anew(file)
     text = file.read()
@@ -120,7 +124,9 @@ def fedbench(tmp_path, monkeypatch, capfd, data_root, draw_once):
 
 @pytest.fixture
 def fedbench_data(tmp_path, monkeypatch, capfd):
-    """Call `fedbench-data ...` in this process, on an own data root: status, standard output, standard error."""
+    """Call `fedbench-data ...` in this process, on an own data root: status, standard output,
+    standard error.
+    """
     from fedbench.data.prepare import cli as command
 
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "root"))

@@ -1,4 +1,6 @@
-"""The example of docs/adding-a-method.md is executed, in a copy of the project, exactly as it is printed."""
+"""The example of docs/adding-a-method.md is executed, in a copy of the project, exactly as it is
+printed.
+"""
 
 from __future__ import annotations
 

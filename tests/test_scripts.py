@@ -1,4 +1,6 @@
-"""The scripts behind `make bench`, `make chaos` and `make reproduce-tables` do what they say, on tiny sizes."""
+"""The scripts behind `make bench`, `make chaos` and `make reproduce-tables` do what they say, on
+tiny sizes.
+"""
 
 from __future__ import annotations
 

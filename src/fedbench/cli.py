@@ -44,11 +44,15 @@ STOPPED = "the sweep was stopped before it began"
 
 
 class JobFailed(Exception):
-    """A trial of a search that has no number. `hydra.sweeper.max_failure_rate` says whether the search goes on."""
+    """A trial of a search that has no number. `hydra.sweeper.max_failure_rate` says whether the
+    search goes on.
+    """
 
 
 def job(composed: DictConfig) -> Outcome:
-    """One job of a sweep, or the only one, in whatever process its launcher chose. It reports, and never raises."""
+    """One job of a sweep, or the only one, in whatever process its launcher chose. It reports, and
+    never raises.
+    """
     sweep, outcome = SweepCallback.current, this_job()
     try:
         if sweep is None or sweep.begin(outcome):
@@ -63,7 +67,9 @@ def job(composed: DictConfig) -> Outcome:
 
 
 def attempt(composed: DictConfig, outcome: Outcome, in_sweep: bool) -> None:
-    """Check, run, and note how it ended. A failed job is reported at once and does not end a sweep."""
+    """Check, run, and note how it ended. A failed job is reported at once and does not end a
+    sweep.
+    """
     name = f"job {outcome.number}: " if in_sweep else ""
     values: Values | None = None
     aliases: dict[str, str] = {}
@@ -115,14 +121,18 @@ def checked(composed: DictConfig) -> Config:
 
 
 def waiting_time(composed: DictConfig) -> int:
-    """How long ranks wait for each other while nobody knows yet whether the configuration is right."""
+    """How long ranks wait for each other while nobody knows yet whether the configuration is
+    right.
+    """
     runtime = OmegaConf.to_container(composed, resolve=False).get("runtime")
     timeout = runtime.get("timeout") if isinstance(runtime, dict) else None
     return timeout if isinstance(timeout, int) and timeout > 0 else RuntimeSettings.timeout
 
 
 def share_cores(config: Config, launcher: DictConfig) -> None:
-    """joblib runs several jobs at once on this machine: each gets its part of the cores, unless it asks for more."""
+    """joblib runs several jobs at once on this machine: each gets its part of the cores, unless it
+    asks for more.
+    """
     if config.scalars.runtime.workers is None and "n_jobs" in launcher:
         cores = len(os.sched_getaffinity(0))
         jobs = launcher.n_jobs if launcher.n_jobs > 0 else max(1, cores + 1 + launcher.n_jobs)
@@ -197,7 +207,9 @@ def main() -> None:
 
 
 def call_hydra(task: Any, wants_traceback: bool) -> int:
-    """Have Hydra run the job or jobs. Returns the status of what is no job's: the words, the sweep, the launcher."""
+    """Have Hydra run the job or jobs. Returns the status of what is no job's: the words, the sweep,
+    the launcher.
+    """
     try:
         messages.check_words(sys.argv[1:])
         refuse_under_torchrun(dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word))
@@ -244,7 +256,9 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
 
 
 def end_sweep(sweep: SweepCallback, here: dict[int, Outcome], unbroken: bool) -> int:
-    """Name the jobs that did not finish, show what a search found, and leave nothing of a sweep that did nothing."""
+    """Name the jobs that did not finish, show what a search found, and leave nothing of a sweep
+    that did nothing.
+    """
     if not unbroken and not sweep.basic:
         try:
             sweep.stop_and_wait(complain)
@@ -296,7 +310,9 @@ def show_search(sweep: SweepCallback) -> None:
 
 
 def refuse_under_torchrun(choices: Mapping[str, object]) -> None:
-    """Every rank runs every job: one that starts them elsewhere, or searches for itself, would leave the others."""
+    """Every rank runs every job: one that starts them elsewhere, or searches for itself, would
+    leave the others.
+    """
     if not under_torchrun():
         return
     for group, allowed in (
@@ -306,13 +322,16 @@ def refuse_under_torchrun(choices: Mapping[str, object]) -> None:
         chosen = choices.get(group, "basic")
         if chosen not in allowed:
             raise BadInput(
-                f"{group}={chosen}: must be basic under torchrun, whose ranks would each start their own"
+                f"{group}={chosen}: must be basic under torchrun, whose ranks would each start"
+                " their own"
             )
 
 
 @contextmanager
 def scratch_of_a_follower() -> Iterator[None]:
-    """Of torchrun's ranks, the leader alone writes Hydra's files: the others have a folder that goes with them."""
+    """Of torchrun's ranks, the leader alone writes Hydra's files: the others have a folder that
+    goes with them.
+    """
     if this_rank().leader:
         yield
         return

@@ -1,4 +1,6 @@
-"""One experiment as a library: build its parts in a visible order, train, write. `fedbench.cli` and studies call it."""
+"""One experiment as a library: build its parts in a visible order, train, write. `fedbench.cli` and
+studies call it.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def pick_device(asked: str) -> str:
 
 
 def run(config: Config) -> bool:
-    """One experiment from configuration to files. Returns whether somebody asked to stop while it was ending well."""
+    """One experiment from configuration to files. Returns whether somebody asked to stop while it
+    was ending well.
+    """
     ranks = this_rank()
     try:
         return _run(config, ranks)

@@ -1,6 +1,8 @@
-"""The sweeper of conf/experiment, `hydra/sweeper=experiment_grid`: its jobs are the cells of the study's axes.
+"""The sweeper of conf/experiment, `hydra/sweeper=experiment_grid`: its jobs are the cells of the
+study's axes.
 
-Hydra takes plugins from the namespace package `hydra_plugins` alone, which is why this file lies here.
+Hydra takes plugins from the namespace package `hydra_plugins` alone, which is why this file lies
+here.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ BUT_NUMBERS = ("runtime.threads", "runtime.device")
 
 
 class GridSweeper(BasicSweeper):
-    """`fedbench experiment=NAME [scale=SCALE] [words]`: these words win over those of a cell; equal jobs are one."""
+    """`fedbench experiment=NAME [scale=SCALE] [words]`: these words win over those of a cell; equal
+    jobs are one.
+    """
 
     def sweep(self, arguments: list[str]) -> Any:
         keys = [_key(word) for word in arguments]
@@ -34,9 +38,11 @@ class GridSweeper(BasicSweeper):
         return super().sweep(arguments)
 
     def split_arguments(self, overrides: Any, max_batch_size: int | None) -> list[list[list[str]]]:
-        """In place of the product of the overrides: the study's jobs, for every combination of the user's own words.
+        """In place of the product of the overrides: the study's jobs, for every combination of the
+        user's own words.
 
-        Without words that change numbers the plan, which composes and checks every job, is kept for the tables.
+        Without words that change numbers the plan, which composes and checks every job, is kept for
+        the tables.
         """
         from fedbench.study.experiment import load
         from fedbench.study.plan import make_plans, settle_job
@@ -71,7 +77,10 @@ class GridSweeper(BasicSweeper):
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         if self.as_planned:
             choices, results = self.config.hydra.runtime.choices, self.config.results
-            render = f"fedbench-tables {results} --only {choices.experiment} --scale {choices.get('scale') or 'paper'}"
+            render = (
+                f"fedbench-tables {results} --only {choices.experiment} --scale"
+                f" {choices.get('scale') or 'paper'}"
+            )
             print(
                 f"{len(batch)} runs; afterwards `{render}` makes the table or figure of them",
                 flush=True,

@@ -85,7 +85,9 @@ def composed(words: str) -> Config:
 
 @cache
 def model_after(words: str, network: str) -> str:
-    """Hash of the exact bits of the server's model and its batch-norm statistics after the last round."""
+    """Hash of the exact bits of the server's model and its batch-norm statistics after the last
+    round.
+    """
     config = composed(words)
     config.model = replace(NETWORKS[network], projection=config.model.projection)
     made = experiments.assemble(build_parts(config))

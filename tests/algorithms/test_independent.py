@@ -1,4 +1,6 @@
-"""The command line's final weights are those of an independent implementation in numpy (see independent.py)."""
+"""The command line's final weights are those of an independent implementation in numpy (see
+independent.py).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ VISIBLE = 1e-3  # a method that differs less from FedAvg would not be tested
 HIDDEN = [7, 5]
 CLASSES = 4
 CLIENTS = [
-    # size and shares of the labels: FedLC needs missing classes, FedNCV and the weights need different sizes
+    # size and shares of the labels: FedLC needs missing classes, FedNCV and the weights need
+    # different sizes
     (12, [0.5, 0.3, 0.1, 0.1]),
     (7, [0.0, 0.2, 0.7, 0.1]),
     (20, [0.25, 0.25, 0.25, 0.25]),
@@ -87,7 +90,9 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> Problem:
 
 
 def setting_words(setting: Setting) -> list[str]:
-    """Only what differs from fedbench's defaults: reading a word takes Hydra longer than a local step takes."""
+    """Only what differs from fedbench's defaults: reading a word takes Hydra longer than a local
+    step takes.
+    """
     words = {
         "client.momentum": setting.momentum,
         "client.weight_decay": setting.weight_decay,
@@ -106,7 +111,8 @@ def distance(a: Vector, b: Vector) -> float:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_final_weights(case, problem, fedbench, monkeypatch):
-    # More than half of the time of so small a run: the picture, and composing all twice to learn that it is no sweep.
+    # More than half of the time of so small a run: the picture, and composing all twice to learn
+    # that it is no sweep.
     monkeypatch.setattr("fedbench.runs.reporting.save_picture", lambda *_: None)
     monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *_, **__: RunMode.RUN)
     ran = fedbench(*problem.words, *setting_words(case.setting), *case.words.split())

@@ -135,7 +135,9 @@ def test_fedncv_as_printed_does_not_move_clients_of_equal_weight():
 
 
 def test_leaving_one_out_only_rescales():
-    """mean_i (g_i - alpha mean_{j != i} g_j), example by example, is what one step of the engine sends."""
+    """mean_i (g_i - alpha mean_{j != i} g_j), example by example, is what one step of the engine
+    sends.
+    """
     made = least_squares.federation(
         Algorithm(modifiers={"loo": LeaveOneOut(0.3, "none")}), rounds=1, client={"steps": 1}
     )
@@ -150,7 +152,9 @@ def test_leaving_one_out_only_rescales():
 
 
 def test_the_generator_is_asked_for_labels_that_anybody_has_ever_shown():
-    """Not only for those of the last cohort: with one client a round, the set of known labels grows."""
+    """Not only for those of the last cohort: with one client a round, the set of known labels
+    grows.
+    """
     words = (
         "algo=fedgen",
         "algo.generator_steps=2",

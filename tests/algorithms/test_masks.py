@@ -1,4 +1,6 @@
-"""Who may touch what: masks by layer, parts that stay on the client, frozen parts and their statistics."""
+"""Who may touch what: masks by layer, parts that stay on the client, frozen parts and their
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_pmvr_acts_on_the_layers_before_those_it_skips(layers, skip, names):
 
 
 def test_skipping_no_layer_is_not_part_of_a_run_s_identity():
-    """Runs from before the option existed keep their ids; with it, other layers make another run."""
+    """Runs from before the option existed keep their ids; with it, other layers make another
+    run.
+    """
     fields = {"type": "Pgvc", "rho": "norm", "sigma": 1.0, "layers": 2}
     assert Pgvc().identity({**fields, "skip": 0}) == fields
     assert Pgvc(skip=1).identity({**fields, "skip": 1}) == {**fields, "skip": 1}
@@ -148,7 +152,9 @@ def test_the_head_never_leaves_the_client(algo):
 
 
 def test_fedrep_freezes_what_it_does_not_train():
-    """Under momentum and weight decay, which move weights of zero gradient; and the body's statistics stand still."""
+    """Under momentum and weight decay, which move weights of zero gradient; and the body's
+    statistics stand still.
+    """
     last, phases = {}, set()
 
     def look(local):

@@ -1,6 +1,8 @@
-"""Every algorithm with every modifier of conf/: 1 worker = 2 workers = stopped and resumed, to the bit; or refused.
+"""Every algorithm with every modifier of conf/: 1 worker = 2 workers = stopped and resumed, to the
+bit; or refused.
 
-Two rounds each on synthetic images, with all clients and with some, on a network with batch norm and on one without.
+Two rounds each on synthetic images, with all clients and with some, on a network with batch norm
+and on one without.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Properties of the baselines: state equations, parts that stay on the client, one round by hand."""
+"""Properties of the baselines: state equations, parts that stay on the client, one round by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,8 @@ def test_control_variates_keep_their_mean(algo, cohort):
 def test_the_server_of_feddyn_knows_the_mean_of_all_gradient_states(weights):
     """h = -(alpha/m) sum_k q_k with q_k = -s_k / alpha.
 
-    Both start from zero; s_k falls by alpha (y_k - w) and h by alpha sum_S share_k (y_k - w): h = sum_k share_k s_k
-    over all clients, the absent ones included.
+    Both start from zero; s_k falls by alpha (y_k - w) and h by alpha sum_S share_k (y_k - w): h =
+    sum_k share_k s_k over all clients, the absent ones included.
     """
     words = ("algo=feddyn", "algo.alpha=0.5", "cohort=2", f"server.weights={weights}")
     made = experiments.federation(*ROUNDS, "rounds=5", *words, *experiments.PLAIN)
@@ -145,7 +147,9 @@ def test_batch_norm_statistics_are_averaged_and_counters_take_the_largest():
 
 
 def test_fedavg_by_hand():
-    """One round against an ordinary PyTorch loop over modules, optimizers and state dictionaries."""
+    """One round against an ordinary PyTorch loop over modules, optimizers and state
+    dictionaries.
+    """
     import copy
 
     made = experiments.federation(

@@ -1,4 +1,6 @@
-"""Combinations without a meaning are refused, with the reason; on request some run all the same, and say so."""
+"""Combinations without a meaning are refused, with the reason; on request some run all the same,
+and say so.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,24 @@ from fedbench.core.errors import BadInput
 REFUSED = {
     "algo=fedpgvc client.momentum=0.9": r"client\.momentum=0\.9: pgvc: .* only 0 is allowed",
     "modifier=[pgvc] client.momentum=0.5": r"client\.momentum=0\.5: pgvc: .* only 0 is allowed",
-    "algo=fedgsnr algo.variant=first client.momentum=0.9": r"client\.momentum=0\.9: gsnr: .* only 0 is allowed",
-    "algo=fedgsnr algo.variant=first client.optimizer=adam": "gsnr reads a mean gradient off the local path",
+    "algo=fedgsnr algo.variant=first client.momentum=0.9": (
+        r"client\.momentum=0\.9: gsnr: .* only 0 is allowed"
+    ),
+    "algo=fedgsnr algo.variant=first client.optimizer=adam": (
+        "gsnr reads a mean gradient off the local path"
+    ),
     "algo=feddyn modifier=[pvr]": "modifier=pvr: it corrects the same gradient as 'dynamic'",
     "algo=pfedsim modifier=[control_variate]": "modifier=control_variate: it needs a global model",
     "algo=pfedsim modifier=[gsnr]": "modifier=gsnr: it needs a global model",
     "algo=scaffold modifier=[pvr]": "modifier=pvr: it is the same correction as 'control_variate'",
-    "algo=scaffold client.optimizer=adam": "control_variate reads a mean gradient off the local path",
+    "algo=scaffold client.optimizer=adam": (
+        "control_variate reads a mean gradient off the local path"
+    ),
     "algo=fedpvr client.optimizer=adam": "pvr reads a mean gradient off the local path",
     "algo=fednova client.optimizer=adam": "fednova reads a mean gradient off the local path",
-    "algo=fedper modifier=[pvr] algo.modifiers.pvr.layers=1": "its layers hold nothing that leaves the client",
+    "algo=fedper modifier=[pvr] algo.modifiers.pvr.layers=1": (
+        "its layers hold nothing that leaves the client"
+    ),
 }
 
 
@@ -71,7 +81,10 @@ FEW = json.dumps([[0], [1, 2], [3, 4, 5], list(range(6, 40)), list(range(40, 73)
         ),
         (
             ["algo=fedecgr", "algo.select=exact", "client.steps=30"],
-            "client.steps=30: at most 20 local steps are allowed with ecgr and these settings, not 30",
+            (
+                "client.steps=30: at most 20 local steps are allowed with ecgr and these settings,"
+                " not 30"
+            ),
         ),
         (
             ["modifier=[ecgr,gsnr]", "algo.modifiers.ecgr.select=exact"],

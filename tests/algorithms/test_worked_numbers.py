@@ -1,4 +1,5 @@
-"""The engine reproduces, in float64, numbers that were computed independently for the two-client problem: baselines.
+"""The engine reproduces, in float64, numbers that were computed independently for the two-client
+problem: baselines.
 
 The other methods follow in the files test_worked_numbers_*.py.
 """

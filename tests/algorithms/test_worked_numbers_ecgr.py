@@ -65,7 +65,9 @@ def test_what_ecgr_picks():
 
 
 def test_what_each_client_sends():
-    """A client alone moves the server by what it sends: in the first round, that of the sum of both."""
+    """A client alone moves the server by what it sends: in the first round, that of the sum of
+    both.
+    """
     sent = [(-0.105710809559, -0.316085786998), (0.415537620348, 0.50130277371)]
     for client, expected in enumerate(sent):
         algorithm = ecgr(cohorts=FixedCohorts(((client,),)))

@@ -1,4 +1,6 @@
-"""Worked numbers of FedGSNR: who takes how many steps, and where that leads with each base method."""
+"""Worked numbers of FedGSNR: who takes how many steps, and where that leads with each base
+method.
+"""
 
 from __future__ import annotations
 
@@ -147,12 +149,16 @@ def test_interpolation_keeps_the_total_and_goes_from_one_allocation_to_the_other
 
 
 def test_interpolated_steps_by_hand():
-    """Shares 1 : 0.3 : 0 : 0.02 of 20 are 15.15, 4.55, 0, 0.30; half of the way to 5: 10.08, 4.77, 2.5, 2.65."""
+    """Shares 1 : 0.3 : 0 : 0.02 of 20 are 15.15, 4.55, 0, 0.30; half of the way to 5: 10.08, 4.77,
+    2.5, 2.65.
+    """
     assert allocate([1.0, 0.3, 0.0, 0.02], 5, interpolation=0.5) == [10, 5, 2, 3]
 
 
 def test_interpolation_brings_back_a_client_without_steps():
-    """Round 1: [0, 10] in proportion, [5, 5] when equal, so [2.5, 7.5] half of the way; the tie goes to the first."""
+    """Round 1: [0, 10] in proportion, [5, 5] when equal, so [2.5, 7.5] half of the way; the tie
+    goes to the first.
+    """
     piece = Gsnr(steps=5, batch=2, samples="full", interpolation=0.5)
     made = least_squares.federation(Algorithm(modifiers={"gsnr": piece}), rounds=1)
     (record,) = made.rounds()
@@ -181,7 +187,9 @@ def multiple_of_one_step(
 
 @pytest.mark.parametrize("decay", [0.0, 0.5])
 def test_the_first_gradient(decay):
-    """Each goes E n_k times the rate along its gradient at w; who has n_k = 0 is left out, as with other variants."""
+    """Each goes E n_k times the rate along its gradient at w; who has n_k = 0 is left out, as with
+    other variants.
+    """
     made = least_squares.federation(gsnr(variant="first"), rounds=3, client={"weight_decay": decay})
     before, left_out = (1.0, 0.5), []
     for record in made.rounds():
@@ -205,12 +213,15 @@ def test_the_first_gradient(decay):
 
 
 def test_the_first_gradient_by_hand():
-    """Round 1: A is left out, and B, whose gradient at (1, 0.5) is (1.5, 1.5), goes 5 * 0.845037913994 * 0.1 along."""
+    """Round 1: A is left out, and B, whose gradient at (1, 0.5) is (1.5, 1.5), goes 5 *
+    0.845037913994 * 0.1 along.
+    """
     made = least_squares.federation(gsnr(variant="first"), rounds=1)
     (record,) = made.rounds()
     close(made.state.w.tolist(), (0.366221564504, -0.133778435495), tolerance=1e-11)
     close(least_squares.column(record, "gsnr_ratio"), FIRST_RATIOS)
-    # Ten gradients for the statistic, and B's eight examples once; two numbers of eight bytes are a model.
+    # Ten gradients for the statistic, and B's eight examples once; two numbers of eight bytes are a
+    # model.
     books = [record.numbers[name] for name in ("gradients", "bytes_down", "bytes_up")]
     assert books == [10 + 8, 8 * 2 * (2 + 1), 8 * (2 * 2 * 2 + 2)]
 
@@ -254,7 +265,9 @@ def test_one_step_with_a_ratio_of_one_is_fedavg(monkeypatch):
 
 
 def test_first_leaves_alone_what_the_client_keeps():
-    """FedPer's head never leaves the client, which takes one step: E n_k multiplies what is sent."""
+    """FedPer's head never leaves the client, which takes one step: E n_k multiplies what is
+    sent.
+    """
     piece = Gsnr(steps=3, batch=2, samples="full", variant="first")
     made = least_squares.federation(Algorithm(local="head", modifiers={"gsnr": piece}), rounds=1)
     (record,) = made.rounds()

@@ -52,9 +52,11 @@ def test_fedgen_diversity():
 
 
 def fedgen_terms(index: int, beta: float) -> float:
-    """What FedGen adds to a loss in a round, with a head of zeros: then no number depends on what G draws.
+    """What FedGen adds to a loss in a round, with a head of zeros: then no number depends on what G
+    draws.
 
-    Generated features are worth log 2 under such a head, and its softmax is (1/2, 1/2), against p = (1/4, 3/4).
+    Generated features are worth log 2 under such a head, and its softmax is (1/2, 1/2), against p =
+    (1/4, 3/4).
     """
     model = FlatModel(MlpNetwork(3, [4, 5], 2).double())
     torch.nn.init.zeros_(model.module.head.weight)
@@ -94,9 +96,10 @@ def fedlc(counts: tuple[int, ...], **settings) -> tuple[float, list[float]]:
     )
     piece.classes = 3
     piece.begin(local, memory)
-    return piece.loss(local, memory, None).item(), (batch.logits - memory.scratch["margin"])[
-        0
-    ].tolist()
+    return (
+        piece.loss(local, memory, None).item(),
+        (batch.logits - memory.scratch["margin"])[0].tolist(),
+    )
 
 
 @pytest.mark.parametrize(

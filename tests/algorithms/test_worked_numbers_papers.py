@@ -137,7 +137,9 @@ def test_fedncv_with_local_training():
 
 
 def test_fedncv_moves_alpha_along_the_derivative():
-    """The engine's gradient is w - w_k = eta g, so a rate of .1 for g is one of .1 / eta^2 for it."""
+    """The engine's gradient is w - w_k = eta g, so a rate of .1 for g is one of .1 / eta^2 for
+    it.
+    """
     algorithm = ncv(alpha_mode="derivative", alpha_rate=0.1 / 0.1**2, alpha_max=1.0)
     made = least_squares.federation(algorithm, rounds=2, client=SINGLE)
     models, alphas = (

@@ -1,4 +1,6 @@
-"""Worked numbers of control variates: SCAFFOLD, with momentum and partial participation, and FedPVR."""
+"""Worked numbers of control variates: SCAFFOLD, with momentum and partial participation, and
+FedPVR.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_scaffold_with_momentum(correction, second, many):
 
 @dataclass
 class MixedPair(ControlVariate):
-    """The correction passes through the buffer, but the divisor counts steps: what the engine must not do."""
+    """The correction passes through the buffer, but the divisor counts steps: what the engine must
+    not do.
+    """
 
     def finish(self, local, memory):
         return super().finish(replace(local, norm=float(local.steps)), memory)

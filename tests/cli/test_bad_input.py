@@ -13,7 +13,9 @@ BAD = {
     "client.epoch=3": "unknown key 'client.epoch': did you mean 'client.epochs'?",
     "+foo=3": "unknown key 'foo'",
     "+algo.foo=3": "unknown key 'algo.foo'",
-    "+partition.beta=1": "unknown key 'partition.beta': choose from alpha, clients, local_test, min_samples",
+    "+partition.beta=1": (
+        "unknown key 'partition.beta': choose from alpha, clients, local_test, min_samples"
+    ),
     "algo.mu=3": "unknown key 'algo.mu'",
     "algo.modifiers.pvr.layers=1": "it needs modifier=[pvr]",
     "algo=fedav": "algo=fedav: did you mean 'fedavg'?",
@@ -73,10 +75,16 @@ BAD = {
     "force=maybe": "force=maybe: true or false is allowed",
     "client.lr=1e39": "client.lr=1e+39: a finite number above 0",
     "client.lr_decay.factor=1e200 rounds=4": "client.lr_decay.factor=1e+200",
-    "client.lr_decay.factor=0.001 rounds=20": "client.lr_decay.factor=0.001: the last round's rate would be",
+    "client.lr_decay.factor=0.001 rounds=20": (
+        "client.lr_decay.factor=0.001: the last round's rate would be"
+    ),
     "client.lr_decay=3": "client.lr_decay=3: it is a section",
-    "runtime.timeout=100000000000000000000": "runtime.timeout=100000000000000000000: an integer of at most 10000000",
-    "algo=fednova algo.mu=20": "client.lr=0.1: with a proximal weight of 20 a rate below 0.1 is allowed",
+    "runtime.timeout=100000000000000000000": (
+        "runtime.timeout=100000000000000000000: an integer of at most 10000000"
+    ),
+    "algo=fednova algo.mu=20": (
+        "client.lr=0.1: with a proximal weight of 20 a rate below 0.1 is allowed"
+    ),
     "algo=local modifier=[prox]": "nothing leaves the client under algo=local",
     "algo.weights=null": "algo.weights=None: a name is allowed",
     "algo.pooled=banana": "algo.pooled=banana: true or false is allowed",

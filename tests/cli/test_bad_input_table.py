@@ -1,4 +1,6 @@
-"""A table of bad input: each case ends in status 2 and one line that says what is allowed, and writes nothing."""
+"""A table of bad input: each case ends in status 2 and one line that says what is allowed, and
+writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,10 @@ def test_a_rank_without_torchrun_speaks(fedbench, monkeypatch):
     [
         (
             {},
-            "MASTER_PORT=: torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; a number is allowed here",
+            (
+                "MASTER_PORT=: torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; a"
+                " number is allowed here"
+            ),
         ),
         ({"MASTER_PORT": "29500", "RANK": "x"}, "RANK=x: torchrun sets"),
         ({"MASTER_PORT": "29500", "RANK": "2"}, "RANK=2: a number below WORLD_SIZE, 2, is allowed"),

@@ -1,4 +1,6 @@
-"""The command line that other tools rely on: exit status, files, keys, the last line, skipping and forcing."""
+"""The command line that other tools rely on: exit status, files, keys, the last line, skipping and
+forcing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Random words on the command line, right and wrong ones mixed: a run, or one line and nothing written."""
+"""Random words on the command line, right and wrong ones mixed: a run, or one line and nothing
+written.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,18 @@ TINY = (
     "runtime.workers=1",
 )
 GROUPS = ("algo", "partition", "attack", "model", "data", "scale", "runtime", "modifier", "logger")
-# The other datasets are larger, and most need files. A stand-in and a model that fit are drawn more often than not.
+# The other datasets are larger, and most need files. A stand-in and a model that fit are drawn more
+# often than not.
 DATA = (
     "model.hidden=[6,4]",
     "model.hidden=[6,4]",
     "data=mnist data.source=synthetic",
     "data=mnist data.source=synthetic model=mlp model.hidden=[6,4]",
     "data=cifar10 data.source=synthetic model=linear",
-    "data=qqp data.source=synthetic data.length=5 data.vocabulary=50 model.embedding=6 model.hidden=4",
+    (
+        "data=qqp data.source=synthetic data.length=5 data.vocabulary=50 model.embedding=6"
+        " model.hidden=4"
+    ),
     "data=svhn",
 )
 # The valid ones among them are small: a run of a million rounds is allowed, too.
@@ -68,6 +74,7 @@ VALUES = (
         "=",
     ),
 )
+ODD_CHOICES = ("nope", "[]", "[ecgr]", "[3]", "null")
 SLOW = (
     "runtime.threads",
     "runtime.workers",
@@ -110,9 +117,7 @@ def command_lines(draw, slow: bool) -> list[str]:
         )
         if kind == "choose":
             group = draw(st.sampled_from(GROUPS if slow else GROUPS[:-1]))
-            words.append(
-                f"{group}={draw(st.sampled_from([*choices(group), 'nope', '[]', '[ecgr]', '[3]', 'null']))}"
-            )
+            words.append(f"{group}={draw(st.sampled_from([*choices(group), *ODD_CHOICES]))}")
         else:
             words.append(
                 {"set": f"{key}={value}", "misspell": f"{key}x={value}", "delete": f"~{key}"}.get(
@@ -139,7 +144,9 @@ def check(fedbench, folder, words: list[str]) -> None:
 
 
 def fuzz(fedbench, tmp_path, examples: int, fresh: int | None = None) -> None:
-    """The same command lines every time, or, with a number that nobody drew before, others; those may be slower."""
+    """The same command lines every time, or, with a number that nobody drew before, others; those
+    may be slower.
+    """
     numbers = iter(range(10**6))
 
     @settings(

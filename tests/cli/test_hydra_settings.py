@@ -1,4 +1,6 @@
-"""What Hydra documents works here: callbacks, env_set, folders, logging, variables of the environment, searches."""
+"""What Hydra documents works here: callbacks, env_set, folders, logging, variables of the
+environment, searches.
+"""
 
 from __future__ import annotations
 
@@ -264,7 +266,10 @@ def test_a_search_finds_the_best_of_its_trials(fedbench):
 def test_a_search_in_the_wrong_direction_is_refused(fedbench):
     run = fedbench(*QUICK, *SEARCH, "hydra.sweeper.n_trials=3")
     assert run.status == 2
-    told = "fedbench: job 0: hydra.sweeper.direction=minimize: must be maximize for objective=best_accuracy\n"
+    told = (
+        "fedbench: job 0: hydra.sweeper.direction=minimize: must be maximize for"
+        " objective=best_accuracy\n"
+    )
     assert told in run.err
     assert not Path("results/runs").exists()
     run = fedbench(*QUICK, *SEARCH, "hydra.sweeper.n_trials=2", "objective=test_loss")
@@ -294,7 +299,9 @@ def test_ranks_of_torchrun_start_no_launchers(fedbench, monkeypatch):
     for word in ("hydra/launcher=joblib", "hydra/sweeper=optuna"):
         run = fedbench("-m", *QUICK, word, "seed=0,1")
         assert run.status == 2
-        assert run.err == (
-            f"fedbench: {word}: must be basic under torchrun, whose ranks would each start their own\n"
+        assert (
+            run.err
+            == f"fedbench: {word}: must be basic under torchrun, whose ranks would each start their"
+            " own\n"
         )
         assert list(Path().iterdir()) == []

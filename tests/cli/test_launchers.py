@@ -40,7 +40,9 @@ class Ended:
 
     @property
     def lines(self) -> list[str]:
-        """What the parent says of the jobs, without the paths of logs and sweeps, which have times in them."""
+        """What the parent says of the jobs, without the paths of logs and sweeps, which have times
+        in them.
+        """
         found = [
             line for line in self.err.splitlines() if re.match(r"fedbench: (job \d+ |\d+ of)", line)
         ]
@@ -200,7 +202,9 @@ def no_job_goes_on(folder: Path) -> bool:
     ],
 )
 def test_an_interrupted_sweep_leaves_runs_that_go_on(start, tmp_path, launcher, number, whom):
-    """Ctrl-C in a terminal goes to every process of its foreground group, `kill` to the parent alone."""
+    """Ctrl-C in a terminal goes to every process of its foreground group, `kill` to the parent
+    alone.
+    """
     two = ("hydra.launcher.n_jobs=2",) if launcher == "joblib" else ()
     words = ("seed=0,1", "rounds=100000", "checkpoint.every=100000", "runtime.workers=1", *two)
     process = start(launcher, *words)
@@ -217,7 +221,10 @@ def test_an_interrupted_sweep_leaves_runs_that_go_on(start, tmp_path, launcher, 
     ended = end(process, tmp_path)
     assert ended.status == 130, ended.err
     assert "Traceback" not in ended.err
-    told = "fedbench: interrupted; the same command (without force=true) goes on from the last checkpoint"
+    told = (
+        "fedbench: interrupted; the same command (without force=true) goes on from the last"
+        " checkpoint"
+    )
     assert [line for line in ended.err.splitlines() if line.startswith("fedbench: ")] == [told]
     assert [outcomes(tmp_path)[job]["status"] for job in (0, 1)] == [130, 130]
     saved = list(tmp_path.glob("results/runs/*/*/checkpoint-*"))

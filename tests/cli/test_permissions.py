@@ -1,4 +1,6 @@
-"""Files and folders that may not be read or written: one line that names them, status 2, nothing written."""
+"""Files and folders that may not be read or written: one line that names them, status 2, nothing
+written.
+"""
 
 from __future__ import annotations
 

@@ -210,7 +210,9 @@ def test_no_secret_is_written_or_printed(fedbench, tmp_path, planted):
 
 
 def test_no_secret_is_in_the_report(tmp_path, planted, monkeypatch, capfd):
-    """Of a study that is planned, run and rendered, with runs that cannot be run, whose reasons it tells."""
+    """Of a study that is planned, run and rendered, with runs that cannot be run, whose reasons it
+    tells.
+    """
     monkeypatch.chdir(tmp_path)
     study_small.use(
         study_small.write_configuration(tmp_path / "conf", mixed=study_small.MIXED), monkeypatch

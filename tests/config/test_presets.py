@@ -1,4 +1,6 @@
-"""Every file of conf/ composes, type-checks and opens with a comment: a new preset is tested by existing."""
+"""Every file of conf/ composes, type-checks and opens with a comment: a new preset is tested by
+existing.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def test_a_dataset_of_ones_own_builds_on_a_named_one(fedbench):
 
 
 def test_presets_of_ones_own_lie_in_a_folder_of_ones_own(fedbench):
-    """Options may stand anywhere among the words, and a file that builds on a named method is named in the label."""
+    """Options may stand anywhere among the words, and a file that builds on a named method is named
+    in the label.
+    """
     folder = Path("own") / "algo"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("defaults: [fedprox]\nmu: 0.5\n")

@@ -1,4 +1,6 @@
-"""Random crops and flips: what they may do to an image, where they happen, and that they are reproducible."""
+"""Random crops and flips: what they may do to an image, where they happen, and that they are
+reproducible.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Named datasets in the data root: reading, damaged files, downloading, and what is left on the disk."""
+"""Named datasets in the data root: reading, damaged files, downloading, and what is left on the
+disk.
+"""
 
 from __future__ import annotations
 

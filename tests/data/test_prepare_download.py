@@ -1,4 +1,6 @@
-"""Fetching published files: checked, gone on with after a break, cleared away; archives put there by hand."""
+"""Fetching published files: checked, gone on with after a break, cleared away; archives put there
+by hand.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The readers of original files: what they read from exact small copies, and one line for everything damaged."""
+"""The readers of original files: what they read from exact small copies, and one line for
+everything damaged.
+"""
 
 from __future__ import annotations
 

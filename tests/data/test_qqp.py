@@ -1,4 +1,6 @@
-"""Question pairs: rows and quoting, the vocabulary of the training text only, padding, identity, the stand-in."""
+"""Question pairs: rows and quoting, the vocabulary of the training text only, padding, identity,
+the stand-in.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,9 @@ class Sentences(Dataset):
 
 @dataclass
 class Source:
-    """Stands in for a dataset of sentence pairs. The class is told by the last word of the first sentence."""
+    """Stands in for a dataset of sentence pairs. The class is told by the last word of the first
+    sentence.
+    """
 
     root: str | None = None
 

@@ -45,7 +45,9 @@ PAIRS = [
 
 
 def refused(data: str, model: str) -> bool:
-    """Words need the lstm and images do not fit it; some networks pool small images away or need a file of weights."""
+    """Words need the lstm and images do not fit it; some networks pool small images away or need a
+    file of weights.
+    """
     if (data == "qqp") != (model == "lstm"):
         return True
     if model.endswith(

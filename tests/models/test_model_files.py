@@ -1,4 +1,6 @@
-"""Models from the files of `conf/model`, weights from a file, and one line for what is wrong with either."""
+"""Models from the files of `conf/model`, weights from a file, and one line for what is wrong with
+either.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every model of conf/model in the flat space: its gradients are views, and its layers hold all of it."""
+"""Every model of conf/model in the flat space: its gradients are views, and its layers hold all of
+it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def backward(model: Model, settings: ModelSettings) -> None:
     "name", [pytest.param(n, marks=pytest.mark.heavy) if n in LARGE else n for n in NAMES]
 )
 def test_backward_fills_the_flat_gradient(name):
-    """As an ordinary network's, in every layer; the second time to the same bits, added to what is there."""
+    """As an ordinary network's, in every layer; the second time to the same bits, added to what is
+    there.
+    """
     settings = settings_of(name)
     model = build(settings, example_shape(settings))
     model = (

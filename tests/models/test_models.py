@@ -83,8 +83,8 @@ def test_equals_the_plain_network_forward_and_backward(case, dtype):
     model, exact = build(settings, shape).to(dtype), make_plain().double()
     exact.load_state_dict(model.state_dict())
     x = batch(shape, dtype=dtype)
-    # In float32, rounding decides a ReLU or a maximum the other way now and then, in PyTorch's own networks
-    # as well, which shifts a gradient by up to 1 %. In float64 this does not happen.
+    # In float32, rounding decides a ReLU or a maximum the other way now and then, in PyTorch's own
+    # networks as well, which shifts a gradient by up to 1 %. In float64 this does not happen.
     for_outputs, for_gradients = (1e-10, 1e-10) if dtype == torch.float64 else (1e-5, 2e-2)
     assert close(model(x), exact(x.double()), for_outputs)
     wanted, found = gradients(exact, x.double()), gradients(model, x)

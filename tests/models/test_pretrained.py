@@ -1,4 +1,6 @@
-"""torchvision's weights for the trunk: from torch hub's cache, from a file, fetched; one line for what is wrong."""
+"""torchvision's weights for the trunk: from torch hub's cache, from a file, fetched; one line for
+what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def hub(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def publish(hub, monkeypatch, tmp_path):
-    """Publish a state dict as torchvision's checkpoint, at an address of this machine; gives its file."""
+    """Publish a state dict as torchvision's checkpoint, at an address of this machine; gives its
+    file.
+    """
 
     def publish(state: dict[str, Tensor], cached: bool = True) -> Path:
         partial = tmp_path / "partial"
@@ -116,7 +120,10 @@ def test_what_is_not_there_is_one_line(hub, fedbench):
     ):
         run = fedbench("rounds=1", f"model={model}", "model.pretrained=true")
         assert run.status == 2
-        line = f"fedbench: model.pretrained=true: {name} is not in {hub}; model.download=true gets it from "
+        line = (
+            f"fedbench: model.pretrained=true: {name} is not in {hub}; model.download=true gets it"
+            " from "
+        )
         assert run.err.startswith(line), run.err
         assert run.err.endswith(f"/{name}, model.weights=FILE names it elsewhere\n")
         assert run.err.count("\n") == 1
@@ -182,7 +189,10 @@ def test_wrong_files_elsewhere_are_one_line(tmp_path):
         "empty": ({}, "empty lacks conv1.weight, bn1.weight, bn1.bias and "),
         "lacking": (
             lacking,
-            "lacking lacks layer4.1.conv1.weight, layer4.1.bn1.weight, layer4.1.bn1.bias and 7 more;",
+            (
+                "lacking lacks layer4.1.conv1.weight, layer4.1.bn1.weight, layer4.1.bn1.bias and 7"
+                " more;"
+            ),
         ),
         "more": (
             state | {"layer1.9.x": torch.zeros(1)},

@@ -157,7 +157,10 @@ def test_a_difference_is_named_with_rank_and_host(store):
 
     outcomes = on_every_rank(3, work)
     assert all(isinstance(error, BadInput) for error in outcomes)
-    told = "rank 1 on host host1 has another run id than rank 0 on host host0 (1, not 0); all ranks must have the same"
+    told = (
+        "rank 1 on host host1 has another run id than rank 0 on host host0 (1, not 0); all ranks"
+        " must have the same"
+    )
     assert {str(error) for error in outcomes} == {told}
 
 

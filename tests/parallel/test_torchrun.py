@@ -1,7 +1,8 @@
-"""Ranks that torchrun started: the same bits, one way to refuse, to fail, to go on after a restart, and to end.
+"""Ranks that torchrun started: the same bits, one way to refuse, to fail, to go on after a restart,
+and to end.
 
-Most tests fork the ranks from this process and keep torchrun's store here, as its agent does: that takes a second
-where torchrun takes ten. The heavy ones start torchrun itself.
+Most tests fork the ranks from this process and keep torchrun's store here, as its agent does: that
+takes a second where torchrun takes ten. The heavy ones start torchrun itself.
 """
 
 from __future__ import annotations
@@ -184,7 +185,8 @@ def test_a_silent_rank_is_waited_for_as_long_as_said():
     (line,) = lines(ended[0])
     # On a very busy machine the other rank may be silent before the fault.
     assert re.match(
-        r"fedbench: runtime.timeout=5: rank 0 on host \S+ waited 5 seconds for (another|rank 1 of 2)",
+        r"fedbench: runtime.timeout=5: rank 0 on host \S+ waited 5 seconds for (another|rank 1"
+        r" of 2)",
         line,
     )
 
@@ -214,7 +216,9 @@ def test_force_does_not_start_over_at_a_restart():
 
 
 def test_force_still_counts_when_the_first_attempt_did_nothing():
-    """It failed before it removed what an earlier run had left: that run must not pass for the new one."""
+    """It failed before it removed what an earlier run had left: that run must not pass for the new
+    one.
+    """
     assert Agent().attempt(*SCAFFOLD, "results=ranks")[0].status == 0
     before = (folder_of("ranks") / "summary.json").stat().st_mtime_ns
     agent = Agent()
@@ -228,7 +232,9 @@ def test_force_still_counts_when_the_first_attempt_did_nothing():
 
 
 def test_a_checkpoint_without_the_file_of_a_rank_is_not_whole():
-    """A listing of the folder may be stale on a network file system, so the manifest says how many ranks there were."""
+    """A listing of the folder may be stale on a network file system, so the manifest says how many
+    ranks there were.
+    """
     agent = Agent()
     fault = {"place": "final", "kind": "kill"}
     agent.attempt(*SCAFFOLD, "results=broken", fault=fault)

@@ -1,4 +1,6 @@
-"""A worker that raises, hangs or is killed ends the run with its reason, leaves no process, and the run goes on."""
+"""A worker that raises, hangs or is killed ends the run with its reason, leaves no process, and the
+run goes on.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,9 @@ def test_a_single_worker_that_hangs(threads):
     )
     failed = run(*alone, "runtime.timeout=1", place="aggregation", call=4, kind="hang")
     assert failed.status == 1, failed.out
-    assert one_line(failed.err) == (
-        "fedbench: results=broken: the worker did nothing for 1 seconds (runtime.timeout=1); "
+    assert (
+        one_line(failed.err)
+        == "fedbench: results=broken: the worker did nothing for 1 seconds (runtime.timeout=1); "
         "the last checkpoint is kept; the same command (without force=true) goes on"
     )
     assert run(*alone).resumed_after == 2

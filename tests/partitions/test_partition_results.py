@@ -1,4 +1,6 @@
-"""A split from a file, the numbers that describe a split, its picture, and the partition settings."""
+"""A split from a file, the numbers that describe a split, its picture, and the partition
+settings.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,10 @@ def test_a_split_survives_being_written_to_a_file(tmp_path):
         ([[], []], "no client has any index"),
         (
             [[3, 1], [0]],
-            "2 of 5 training examples are in no client, the first is 2; partition.incomplete=true allows",
+            (
+                "2 of 5 training examples are in no client, the first is 2;"
+                " partition.incomplete=true allows"
+            ),
         ),
     ],
 )

@@ -1,4 +1,6 @@
-"""Partitions: exact cover, determinism, the law each one promises, bounded work and refusals that say why."""
+"""Partitions: exact cover, determinism, the law each one promises, bounded work and refusals that
+say why.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ def test_every_index_once_and_the_minimum_kept_or_refused_by_name(
     try:
         parts = partition.split(labels, 7, seed)
     except BadInput:
-        # Dirichlet and iid give everything that fits; sets of labels may share too little to reach a minimum.
+        # Dirichlet and iid give everything that fits; sets of labels may share too little to reach
+        # a minimum.
         sets_of_labels = isinstance(kind, Labels | NonBalance | Pareto)
         if sets_of_labels or clients * min_samples > len(labels):
             return

@@ -1,4 +1,6 @@
-"""Several processes on one results folder: every run is done once, and readers never see half a file."""
+"""Several processes on one results folder: every run is done once, and readers never see half a
+file.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def test_sweeps_over_the_same_folder_do_every_run_once():
 
 
 def test_a_sweep_takes_over_from_one_that_was_killed():
-    """The kernel releases the lock of a dead process; the one that waited goes on from its checkpoint."""
+    """The kernel releases the lock of a dead process; the one that waited goes on from its
+    checkpoint.
+    """
     setting = (*SETTING, "algo=scaffold", "results=shared")
     fault = {"place": "evaluation", "call": 4, "kind": "pause", "marker": "holding"}
     holder = start(fault, *setting, "runtime.workers=2")

@@ -14,7 +14,9 @@ QUICK = ("logger=none", "client.epochs=1", "partition.clients=4")
 
 
 def on_a_terminal(arguments: tuple[str, ...], interrupt_at: str = "") -> tuple[int, str]:
-    """Run the command in a forked process with a terminal of its own; exit status and everything it printed."""
+    """Run the command in a forked process with a terminal of its own; exit status and everything it
+    printed.
+    """
     pid, terminal = pty.fork()
     if pid == 0:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  (pytest has replaced the real one)

@@ -1,4 +1,6 @@
-"""What a run's folder holds is not what was written: somebody's entries beside it, damage to a finished run."""
+"""What a run's folder holds is not what was written: somebody's entries beside it, damage to a
+finished run.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ ODD = [
     ],
 )
 def test_odd_entries_in_a_run_s_folder_are_left_alone(odd):
-    """Somebody's copies and links, and files where a checkpoint is to be: the run goes on and ends."""
+    """Somebody's copies and links, and files where a checkpoint is to be: the run goes on and
+    ends.
+    """
     setting = two_checkpoints()
     newest = checkpoints("broken")[4]
     folder, tag = newest.parent, newest.name[:-6]
@@ -67,16 +71,20 @@ def test_odd_entries_in_a_run_s_folder_are_left_alone(odd):
         place.write_text("mine")
     elif odd in ("file", "link", "dangling"):
         place = folder / f"{tag}000003"
-        place.write_text("mine") if odd == "file" else place.symlink_to(
-            newest if odd == "link" else "nowhere"
+        (
+            place.write_text("mine")
+            if odd == "file"
+            else place.symlink_to(newest if odd == "link" else "nowhere")
         )
     else:  # where the next attempt has to write
         for number in (2, 4):
             shutil.move(checkpoints("broken")[number], f"moved-{number}")
         for name in (f"{tag}000002", "unfinished-000002"):
             place = folder / name
-            place.write_text("mine") if odd.startswith("file") else place.symlink_to(
-                Path("moved-2").absolute()
+            (
+                place.write_text("mine")
+                if odd.startswith("file")
+                else place.symlink_to(Path("moved-2").absolute())
             )
     ended = run(*setting)
     assert ended.status == 0, ended.out + ended.err

@@ -1,4 +1,6 @@
-"""A full disk, or a folder that turns read-only: one line, the last good checkpoint stays, the same command goes on."""
+"""A full disk, or a folder that turns read-only: one line, the last good checkpoint stays, the same
+command goes on.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def own_folder(tmp_path, monkeypatch, data_root):
 
 
 def check_goes_on(setting: tuple[str, ...], least: int) -> None:
-    """Every checkpoint that is there is whole, and the same command ends as if nothing had happened."""
+    """Every checkpoint that is there is whole, and the same command ends as if nothing had
+    happened.
+    """
     for manifest in folder_of("broken").glob("checkpoint-*/manifest.json"):
         for name in json.loads(manifest.read_text())["files"]:
             with safe_open(manifest.parent / name, framework="pt") as stored:
@@ -40,7 +44,8 @@ def check_goes_on(setting: tuple[str, ...], least: int) -> None:
     assert not [file for file in folder_of("broken").rglob("*") if file.name.endswith(".part")]
 
 
-# Where the disk is full: at which call of a place, in which of how many workers; after which round the run goes on.
+# Where the disk is full: at which call of a place, in which of how many workers; after which round
+# the run goes on.
 PLACES = [
     pytest.param("checkpoint-tensors", 3, 0, 1, 2, id="a checkpoint"),
     pytest.param("checkpoint-tensors", 2, 1, 2, 2, id="another worker's part of it"),
@@ -70,7 +75,9 @@ def test_a_disk_that_refuses(place, call, rank, workers, least, kind):
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=heavy)])
 def test_real_writes_that_fail(workers):
-    """With a limit on the size of files every layer meets the system's own error, safetensors' among them."""
+    """With a limit on the size of files every layer meets the system's own error, safetensors'
+    among them.
+    """
     setting = (*METHOD, "results=broken", f"runtime.workers={workers}")
     stopped = run(*setting, file_size=60_000)
     assert stopped.status == 1

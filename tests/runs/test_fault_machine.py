@@ -1,4 +1,6 @@
-"""What a machine may lack beside room on its disk: open files, memory, a folder that somebody removed, an output."""
+"""What a machine may lack beside room on its disk: open files, memory, a folder that somebody
+removed, an output.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A run that is killed, at any moment, goes on with the same command and ends with the same numbers, to the bit."""
+"""A run that is killed, at any moment, goes on with the same command and ends with the same
+numbers, to the bit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from support.faulty_runs import (
 )
 from support.waiting import wait_until
 
-# Where it is killed, at which call of the leader, and the round after which the next process must go on.
+# Where it is killed, at which call of the leader, and the round after which the next process must
+# go on.
 MOMENTS = {
     "training": (
         {"place": "training", "call": 5},
@@ -123,8 +126,10 @@ def test_asked_to_stop(kind, place):
     call = {"training": 2, "checkpoint": 1}.get(place, 3)
     stopped = run(*setting, f"runtime.workers={workers}", place=place, call=call, kind=kind)
     assert stopped.status == 130, stopped.err
-    assert one_line(stopped.err) == (
-        "fedbench: interrupted; the same command (without force=true) goes on from the last checkpoint"
+    assert (
+        one_line(stopped.err)
+        == "fedbench: interrupted; the same command (without force=true) goes on from the last"
+        " checkpoint"
     )
     at_hand = (
         1 if place == "training" else 3
@@ -226,7 +231,9 @@ def test_a_checkpoint_of_another_run_is_not_mixed_in():
 
 
 def test_a_checkpoint_of_other_code_is_not_mixed_in_and_not_lost_either(monkeypatch):
-    """Whoever goes back to that version goes on from it; the furthest of several stays, and none past the end."""
+    """Whoever goes back to that version goes on from it; the furthest of several stays, and none
+    past the end.
+    """
     setting = two_checkpoints()
     first = set(checkpoints("broken").values())
     for code in ("changed", "changed again"):

@@ -1,6 +1,8 @@
-"""Every method meets every fault, one after the other in one run, which ends as if nothing had happened, to the bit.
+"""Every method meets every fault, one after the other in one run, which ends as if nothing had
+happened, to the bit.
 
-The kinds of `test_faults.py`, `test_fault_disk.py` and `test_workers.py`, which look at each more closely on SCAFFOLD.
+The kinds of `test_faults.py`, `test_fault_disk.py` and `test_workers.py`, which look at each more
+closely on SCAFFOLD.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from support.faulty_runs import (
 
 from fedbench.core.files import checksum_of
 
-# Each keeps something that no other does, on the server or with its clients; the rest is run by hand.
+# Each keeps something that no other does, on the server or with its clients; the rest is run by
+# hand.
 OFTEN = [
     *("fedavgm", "fedbn", "feddyn", "fedecgr", "fedgen", "fedgsnr", "fedncv", "fedpgvc", "fedrep"),
     *("moon", "pfedsim", "scaffold"),

@@ -1,4 +1,6 @@
-"""Numbers do not lie: a run's id changes when its numbers can, and the header and the summary say what they rest on."""
+"""Numbers do not lie: a run's id changes when its numbers can, and the header and the summary say
+what they rest on.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def test_how_a_run_is_made_changes_neither_the_id_nor_a_number(fedbench, words):
 
 @pytest.mark.parametrize("key", declared.FINER)
 def test_what_may_change_a_number_or_a_file_changes_the_id(walk, key):
-    """Of the tiny run the weights stay, as the table says; where they would not is tried elsewhere."""
+    """Of the tiny run the weights stay, as the table says; where they would not is tried
+    elsewhere.
+    """
     (one, first), (other, second) = walk.run(""), walk.run("", key, declared.FINER[key][0])
     assert one != other
     assert first.partition(" ")[0] == second.partition(" ")[0]
@@ -146,8 +150,8 @@ def test_the_header_and_the_summary_say_what_the_numbers_rest_on(fedbench):
     head = run.out
     assert f"id {facts['id']}  scale smoke" in head
     assert (
-        "data: mnist (synthetic stand-in for mnist; 200 training and 100 test images), 200 training and 100 test"
-        in head
+        "data: mnist (synthetic stand-in for mnist; 200 training and 100 test images), 200 training"
+        " and 100 test" in head
     )
     assert "running on cpu, 1 worker, 1 thread each" in head
     for name, version in facts["versions"].items():

@@ -54,7 +54,9 @@ def manifest_at_work(results: Path, marker: Path) -> tuple[Path, dict]:
 def test_a_file_that_is_edited_during_a_sweep_does_not_change_what_checkpoints_say(
     tmp_path, data_root
 ):
-    """The second job still runs the code that was loaded before the edit; new code must not go on from it."""
+    """The second job still runs the code that was loaded before the edit; new code must not go on
+    from it.
+    """
     copy = tmp_path / "src" / "fedbench"
     shutil.copytree(
         Path(fedbench.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__")

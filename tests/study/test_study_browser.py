@@ -1,6 +1,8 @@
-"""The report in Chromium, opened as a file: it works offline, on a phone and a desktop, and no label runs.
+"""The report in Chromium, opened as a file: it works offline, on a phone and a desktop, and no
+label runs.
 
-FEDBENCH_REPORT=results/report/index.html tries a real report, FEDBENCH_SCREENSHOT=folder keeps the screenshots.
+FEDBENCH_REPORT=results/report/index.html tries a real report, FEDBENCH_SCREENSHOT=folder keeps the
+screenshots.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Claims of the papers, checked column by column: they hold, fail, hold partly, or nothing can be said."""
+"""Claims of the papers, checked column by column: they hold, fail, hold partly, or nothing can be
+said.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,8 @@ def test_diverged_loses_to_every_number_and_is_not_compared_with_its_like():
     )
     assert (
         lost.detail
-        == "0 of 1 column; not in MNIST, alpha 0.5: * against 10 (B); 1 of 2 comparisons not measured"
+        == "0 of 1 column; not in MNIST, alpha 0.5: * against 10 (B); 1 of 2 comparisons not"
+        " measured"
     )
     won = check_claim(
         CLAIM, cells({("MNIST", "0.5"): {"A": 40.0, "B": math.inf, "C": math.inf}}), higher=False

@@ -1,4 +1,6 @@
-"""What a table cannot say by itself: equal cost, significance, order; and what an entry of the report is made of."""
+"""What a table cannot say by itself: equal cost, significance, order; and what an entry of the
+report is made of.
+"""
 
 from __future__ import annotations
 
@@ -78,20 +80,25 @@ def test_significance_is_mcnemar_corrected_by_holm_and_a_paired_test_over_seeds(
     assert grid.title == "Significance against A"
     assert [row.labels for row in grid.rows] == [["B"], ["C"]]
     b, c = (row.cells[0] for row in grid.rows)
-    # Discordant images, all for A: B has 6, 5 and 10, C has 8, 10 and 9. The largest p is 2 / 2 ** fewest.
+    # Discordant images, all for A: B has 6, 5 and 10, C has 8, 10 and 9. The largest p is 2 / 2 **
+    # fewest.
     assert c.value == pytest.approx(2 * (2 / 2**8))  # the smaller p of the two, times two
     assert b.value == pytest.approx(2 / 2**5)
-    # B: differences 6, 5 and 10 have the mean 7 and the deviation sqrt(7); t = 7 / sqrt(7 / 3) = sqrt(21).
-    # With 2 degrees of freedom p = 1 - t / sqrt(t^2 + 2), and 4.3027 is the quantile of the interval.
+    # B: differences 6, 5 and 10 have the mean 7 and the deviation sqrt(7); t = 7 / sqrt(7 / 3) =
+    # sqrt(21). With 2 degrees of freedom p = 1 - t / sqrt(t^2 + 2), and 4.3027 is the quantile of
+    # the interval.
     reach, p = 4.30265 * (7 / 3) ** 0.5, 1 - (21 / 23) ** 0.5
     g = 7 / 7**0.5 * 0.5641896  # gamma(1) / gamma(1/2) / sqrt(2 / 2)
     assert (
         b.measured == f"p 0.062; +7.00 [{7 - reach:+.2f}, {7 + reach:+.2f}], g {g:.2f}, p {p:.2g}"
     )  # the largest
-    assert b.detail == (
-        f"uncorrected p 0.062; discordant images by seed 6:0, 5:0, 10:0; uncorrected p over seeds {p:.2g}"
+    assert (
+        b.detail
+        == "uncorrected p 0.062; discordant images by seed 6:0, 5:0, 10:0; uncorrected p over"
+        f" seeds {p:.2g}"
     )
-    # C: differences 8, 10 and 9 have the mean 9 and the deviation 1; t = 9 sqrt(3); Holm doubles the smaller p.
+    # C: differences 8, 10 and 9 have the mean 9 and the deviation 1; t = 9 sqrt(3); Holm doubles
+    # the smaller p.
     t = 9 * 3**0.5
     assert c.measured.endswith(f", p {2 * (1 - t / (t * t + 2) ** 0.5):.2g}")
     assert c.measured.startswith("p 0.016; +9.00 [")
@@ -198,7 +205,12 @@ def test_an_entry_has_its_grids_claims_and_their_reservations(tmp_path, monkeypa
     rows = list(csv.DictReader(io.StringIO(csv_rows(entry))))
     assert (
         rows[0].items()
-        >= {"method": "A", "data": "X", "measure": "Best", "measured": "60.00"}.items()
+        >= {
+            "method": "A",
+            "data": "X",
+            "measure": "Best",
+            "measured": "60.00",
+        }.items()
     )
 
 

@@ -1,4 +1,6 @@
-"""Commands that make tables and cannot go on: one line, the status of its kind, and no process that waits for ever."""
+"""Commands that make tables and cannot go on: one line, the status of its kind, and no process that
+waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,10 @@ def test_a_process_that_is_killed_ends_it(place, monkeypatch, capfd):
     monkeypatch.setattr(f"fedbench.study.{place}", be_killed)
     monkeypatch.setattr("fedbench.study.reproduce.run_missing", lambda *_: ([], False))
     assert study_small.reproduce(*PLANNED) == 1
-    assert one_line(capfd) == (
-        "reproduce_tables.py: a process was ended by the system (it does that when memory runs out); "
-        "the same command goes on"
+    assert (
+        one_line(capfd)
+        == "reproduce_tables.py: a process was ended by the system (it does that when memory runs"
+        " out); the same command goes on"
     )
 
 

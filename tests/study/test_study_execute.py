@@ -26,7 +26,8 @@ from fedbench.study.plan import Job, make_plans
 
 LONG = study_small.TABLE.replace(
     "study:\n",
-    "checkpoint: {every: 100000}\nstudy:\n  scales: {laptop: {overrides: rounds=12 data.subset=150}}\n",
+    "checkpoint: {every: 100000}\nstudy:\n  scales: {laptop: {overrides: rounds=12"
+    " data.subset=150}}\n",
     1,
 )
 
@@ -218,9 +219,12 @@ def test_interrupted_it_keeps_checkpoints_and_the_same_command_goes_on(jobs, tmp
         return study_small.reproduce(*words)
 
     pid = study_small.fork(reproduce)
-    rows = lambda: [
-        file.read_text().count("\n") for file in tmp_path.glob("own/runs/*/*/metrics.csv")
-    ]  # noqa: E731
+
+    def rows() -> list[int]:
+        return [
+            len(file.read_text().splitlines()) for file in tmp_path.glob("own/runs/*/*/metrics.csv")
+        ]
+
     wait_until(lambda: rows() == [5, 5])  # with the names of the columns
     number = getattr(signal, how.split()[0])
     os.killpg(pid, number) if how.endswith("group") else os.kill(pid, number)

@@ -1,4 +1,6 @@
-"""Every file of conf/experiment: it says what it runs, its numbers are whole, and Hydra reads it as the studies do."""
+"""Every file of conf/experiment: it says what it runs, its numbers are whole, and Hydra reads it as
+the studies do.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +180,9 @@ def test_published_numbers_are_whole(name):
 
 
 def printed_numbers(text: str) -> list[float]:
-    """The numbers in a printed text: as they are, with powers of ten, minutes as seconds, thousands, differences."""
+    """The numbers in a printed text: as they are, with powers of ten, minutes as seconds,
+    thousands, differences.
+    """
     text = (
         text.replace(",", "")
         .replace("\u2212", "-")
@@ -243,7 +247,9 @@ def test_hydra_reads_the_same_study(name):
 @pytest.mark.parametrize("which", ["last", pytest.param("first", marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("name", [name for name in NAMES if load(name).axes])
 def test_its_jobs_type_check(name, which):
-    """The last cell and the first at every scale but smoke, of which continuous integration runs all."""
+    """The last cell and the first at every scale but smoke, of which continuous integration runs
+    all.
+    """
     experiment = load(name)
     for scale in SCALES[1:]:
         cell = experiment.cells(scale)[-1 if which == "last" else 0]

@@ -1,4 +1,6 @@
-"""Figures of a study, the forms beside curves: points, bars, layers, maps, boxes, entropy, gaps, conformal, drift."""
+"""Figures of a study, the forms beside curves: points, bars, layers, maps, boxes, entropy, gaps,
+conformal, drift.
+"""
 
 from __future__ import annotations
 
@@ -135,8 +137,10 @@ def test_layers_are_means_over_clients_and_rounds(tmp_path):
 def test_layers_without_norms_say_so(tmp_path):
     def files(labels, seed):
         return {
-            "clients.csv": clients(labels, seed)["clients.csv"].drop(
-                columns=["gradient_norm/fc1", "gradient_norm/fc2"]
+            "clients.csv": (
+                clients(labels, seed)["clients.csv"].drop(
+                    columns=["gradient_norm/fc1", "gradient_norm/fc2"]
+                )
             )
         }
 
@@ -298,7 +302,8 @@ def test_conformal_averages_levels_of_one_rule(tmp_path):
 
 
 def test_drift_by_hand():
-    # FedPMVR section 2.1: after one round 17 and 6.5 times the rate (the paper's 4.75 halves the second gradient).
+    # FedPMVR section 2.1: after one round 17 and 6.5 times the rate (the paper's 4.75 halves the
+    # second gradient).
     assert simulate([15, 2], start=0, rate=0.1, rounds=1)[1] == pytest.approx(1.7)
     assert simulate([3, 3.5], start=0, rate=0.1, rounds=1)[1] == pytest.approx(0.65)
     np.testing.assert_allclose(simulate([15, 2], 0, 0.1, 2), [0, 1.7, 1.7 + 0.2 * (8.5 - 1.7)])

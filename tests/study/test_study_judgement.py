@@ -1,4 +1,6 @@
-"""Where a verdict would be a lie there is none: too few rounds, another network, a test that points the other way."""
+"""Where a verdict would be a lie there is none: too few rounds, another network, a test that points
+the other way.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +146,9 @@ def test_as_good_is_enough_where_the_claim_says_so():
 def test_all_seeds_stand_in_the_settings_and_a_figure_shows_no_mean_over_lucky_ones(
     tmp_path, monkeypatch
 ):
-    """Also when the first seed is missing; rounds to a target are a median in which the unreached count."""
+    """Also when the first seed is missing; rounds to a target are a median in which the unreached
+    count.
+    """
     target, seen = {"name": "rounds_to", "target": 0.5}, {}
 
     def draw(study, measure):

@@ -43,7 +43,9 @@ def summary(results: Path, name: str, content: str) -> None:
 
 @pytest.fixture
 def results(tmp_path) -> Path:
-    """Runs in every state: finished, diverged, failed, cut off while the summary was written, and one under way."""
+    """Runs in every state: finished, diverged, failed, cut off while the summary was written, and
+    one under way.
+    """
     facts = {"best_round": 1, "scoring": "global", "data": {"source": "real", "note": ""}}
     accuracies = {"best_accuracy": 0.5, "final_accuracy": 0.5}
     summary(tmp_path, "finished", json.dumps({"status": "finished", **accuracies, **facts}))
@@ -124,7 +126,8 @@ def test_the_ledger_is_shown_with_what_is_to_do(results):
         *("small/table1", "2", "", "1", "1", "1", "1", "5 min", "4.0 GB", "8.0 MB")
     ]
     assert last.splitlines()[1:] == [
-        "2 runs done, 2 to do; about 5 min with 2 at a time, 4.0 GB of memory, 8.0 MB of disk; 1 refused"
+        "2 runs done, 2 to do; about 5 min with 2 at a time, 4.0 GB of memory, 8.0 MB of disk; 1"
+        " refused"
     ]
 
 

@@ -1,4 +1,6 @@
-"""What is read off a run: every measure against numbers worked out by hand, and why there is none."""
+"""What is read off a run: every measure against numbers worked out by hand, and why there is
+none.
+"""
 
 from __future__ import annotations
 
@@ -223,9 +225,10 @@ PREDICTIONS = {"labels": [0] * 10, "best": [0] * 10, "final": [1] * 10}
 
 def test_mcnemar_counts_images_that_only_one_gets_right(tmp_path):
     wrong = {**PREDICTIONS, "best": [0] * 4 + [1] * 6}
-    files = lambda labels, seed: {
-        "predictions.npz": PREDICTIONS if labels["method"] == "A" else wrong
-    }  # noqa: E731
+
+    def files(labels, seed):
+        return {"predictions.npz": PREDICTIONS if labels["method"] == "A" else wrong}
+
     made = study(tmp_path, experiment({}, METHODS, seeds=[0, 1]), files)
     measure = as_measure(
         "p", {"name": "mcnemar", "against": {"method": "A"}, "predictions": "best"}

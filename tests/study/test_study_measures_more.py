@@ -1,4 +1,6 @@
-"""Measures of clients, layers, prediction sets, differences between cells, and the maximum over seeds."""
+"""Measures of clients, layers, prediction sets, differences between cells, and the maximum over
+seeds.
+"""
 
 from __future__ import annotations
 

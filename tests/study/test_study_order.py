@@ -81,13 +81,18 @@ def test_lists_that_agree_and_that_oppose(numbers, higher):
         (
             "acb",
             "fails",
-            "2 of 3 pairs of methods, 0 of 1 columns in full; published but not measured: B before C",
+            (
+                "2 of 3 pairs of methods, 0 of 1 columns in full; published but not measured: B"
+                " before C"
+            ),
         ),
         (
             "cba",
             "fails",
-            "0 of 3 pairs of methods, 0 of 1 columns in full; published but not measured: "
-            "A before B; A before C; B before C",
+            (
+                "0 of 3 pairs of methods, 0 of 1 columns in full; published but not measured: "
+                "A before B; A before C; B before C"
+            ),
         ),
         ("a", None, ""),
         ("", None, ""),

@@ -1,4 +1,6 @@
-"""The report's page: everything is in it, nothing gets out of its place, and it asks for nothing from elsewhere."""
+"""The report's page: everything is in it, nothing gets out of its place, and it asks for nothing
+from elsewhere.
+"""
 
 from __future__ import annotations
 

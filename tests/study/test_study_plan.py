@@ -175,9 +175,15 @@ def test_a_plan_is_kept_until_a_file_the_program_or_the_data_change(
     [
         *("", "{", "[]", "null", "3", '"cells"', "{}", "\x00"),
         '{"experiment": "small/table1", "scale": "smoke", "stamp": "x"}',
-        '{"experiment": "small/table1", "scale": "smoke", "stamp": "x", "cells": [{"labels": 1, "runs": []}]}',
+        (
+            '{"experiment": "small/table1", "scale": "smoke", "stamp": "x", "cells": [{"labels": 1,'
+            ' "runs": []}]}'
+        ),
         '{"experiment": "small/table1", "scale": "smoke", "stamp": "x", "cells": ["FedAvg"]}',
-        '{"experiment": "small/table1", "scale": "smoke", "stamp": "x", "cells": [{"labels": {}, "runs": [{}]}]}',
+        (
+            '{"experiment": "small/table1", "scale": "smoke", "stamp": "x", "cells": [{"labels":'
+            ' {}, "runs": [{}]}]}'
+        ),
     ],
 )
 def test_a_damaged_plan_is_none(tmp_path, content):

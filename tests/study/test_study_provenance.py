@@ -1,4 +1,6 @@
-"""Where the values of every experiment come from, and what its smaller scales leave out, in words."""
+"""Where the values of every experiment come from, and what its smaller scales leave out, in
+words.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def leaves(node: dict, prefix: str = "") -> list[str]:
 
 
 def has_origin(key: str, experiment: Experiment) -> bool:
-    """Of itself, of a part of it, of the whole that it is part of, or of the place that a short name leads to."""
+    """Of itself, of a part of it, of the whole that it is part of, or of the place that a short
+    name leads to.
+    """
     last = key.rpartition(".")[2]
     return any(
         f"{one}.".startswith(f"{key}.")

@@ -1,4 +1,6 @@
-"""From runs to files: tables, figures and the page, the same bytes each time, and what is broken says so."""
+"""From runs to files: tables, figures and the page, the same bytes each time, and what is broken
+says so.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ SLOW = (
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A table and a figure of the same four runs, and two more of the figure that are missing; rendered."""
+    """A table and a figure of the same four runs, and two more of the figure that are missing;
+    rendered.
+    """
     for name in SLOW:  # renderings are forked from here: loaded once for all of them
         importlib.import_module(name)
     folder = tmp_path_factory.mktemp("finished")
@@ -151,7 +155,8 @@ def test_results_without_plans_are_one_line(results, tables, only, told):
     assert (status, out) == (2, "")
     assert (
         err
-        == f"fedbench-tables: results=results: no plan{told} there; `fedbench experiment=...` makes one\n"
+        == f"fedbench-tables: results=results: no plan{told} there; `fedbench experiment=...` makes"
+        " one\n"
     )
 
 

@@ -1,4 +1,6 @@
-"""`make reproduce-tables` as a command: what fails or is refused is listed, and the report has everything."""
+"""`make reproduce-tables` as a command: what fails or is refused is listed, and the report has
+everything.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of significance: by hand, against independent formulas, and the symmetries that they must have."""
+"""Tests of significance: by hand, against independent formulas, and the symmetries that they must
+have.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ from fedbench.study.significance import holm, mcnemar, mcnemar_pooled, paired
 
 @pytest.fixture(scope="module", autouse=True)
 def small_heap():
-    """statsmodels collects garbage in every call of Holm's correction; with all of torch on the heap that is slow."""
+    """statsmodels collects garbage in every call of Holm's correction; with all of torch on the
+    heap that is slow.
+    """
     gc.freeze()
     yield
     gc.unfreeze()
 
 
 def outcomes(n01: int, n10: int, both: int = 7):
-    """Labels and two predictions with so many images that only the second, or only the first, has right."""
+    """Labels and two predictions with so many images that only the second, or only the first, has
+    right.
+    """
     labels = np.arange(n01 + n10 + both) % 10
     wrong = (labels + 1) % 10
     index = np.arange(len(labels))

@@ -169,7 +169,9 @@ def test_csv_takes_the_measure_from_a_column():
 
 
 def check_latex(text: str) -> None:
-    """What would stop LaTeX: braces or dollars without a partner, a character that it takes for a command."""
+    """What would stop LaTeX: braces or dollars without a partner, a character that it takes for a
+    command.
+    """
     text = re.sub(r"(?m)^% needs .*$", "", text)
     plain = re.sub(r"\\(\\|[{}$&#%_]|[a-zA-Z]+)", "", text)  # without commands and escaped signs
     depth = 0
@@ -201,8 +203,8 @@ def test_a_latex_table_spans_nested_columns():
     text = latex(entry.grids[0], entry.footnotes)
     check_latex(text)
     assert (
-        r" & \multicolumn{3}{c}{MNIST} & \multicolumn{3}{c}{FMNIST} & \multicolumn{3}{c}{CIFAR-100} \\"
-        in text
+        r" & \multicolumn{3}{c}{MNIST} & \multicolumn{3}{c}{FMNIST} &"
+        r" \multicolumn{3}{c}{CIFAR-100} \\" in text
     )
     assert r"\cmidrule(lr){2-4} \cmidrule(lr){5-7} \cmidrule(lr){8-10}" in text
     assert r"FedAvg & 99.13 $\pm$ 0.22\textsuperscript{a} & " in text

@@ -18,13 +18,18 @@ def published(label: str) -> list[Published]:
     [
         (
             {"name": "rounds_to", "target": 0.5},
-            "M: rounds until the test accuracy of a single evaluation reaches 50 %, median over seeds; "
-            "match within a factor of 1.25, near within 2.",
+            (
+                "M: rounds until the test accuracy of a single evaluation reaches 50 %, median over"
+                " seeds; match within a factor of 1.25, near within 2."
+            ),
         ),
         (
             {"name": "bytes_to", "target": {"alpha": {"0.1": 0.4, "1": 0.65}}, "window": 3},
-            "M: megabytes until the test accuracy as the mean of 3 evaluations in a row reaches (alpha) 0.1 40 %, "
-            "1 65 %, median over seeds; match within a factor of 1.25, near within 2.",
+            (
+                "M: megabytes until the test accuracy as the mean of 3 evaluations in a row reaches"
+                " (alpha) 0.1 40 %, 1 65 %, median over seeds; match within a factor of 1.25, near"
+                " within 2."
+            ),
         ),
         (
             "best_accuracy",
@@ -44,7 +49,10 @@ def published(label: str) -> list[Published]:
                 "reverse": True,
                 "percent": True,
             },
-            "M: Best, that of clients 100, minus its own, seed by seed; match within 1 points, near within 3 points.",
+            (
+                "M: Best, that of clients 100, minus its own, seed by seed; match within 1 points,"
+                " near within 3 points."
+            ),
         ),
     ],
 )
@@ -55,7 +63,8 @@ def test_a_measure(spec, told):
 def test_without_a_published_number_there_is_no_tolerance():
     best, target = as_measure("Best", "best_accuracy"), {"best_of": {"method": "FedAvg"}}
     rounds = as_measure("Rounds", {"name": "rounds_to", "target": target})
-    assert caption([best, rounds], []) == (
-        "Rounds: rounds until the test accuracy of a single evaluation reaches what FedAvg reached at best, "
-        "median over seeds."
+    assert (
+        caption([best, rounds], [])
+        == "Rounds: rounds until the test accuracy of a single evaluation reaches what FedAvg"
+        " reached at best, median over seeds."
     )

@@ -1,4 +1,6 @@
-"""Files that somebody may give by mistake: arrays, splits and weights that are not what they should be."""
+"""Files that somebody may give by mistake: arrays, splits and weights that are not what they should
+be.
+"""
 
 from __future__ import annotations
 

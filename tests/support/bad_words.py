@@ -1,4 +1,6 @@
-"""The table of bad input: words on the command line (FILES is the folder of bad_files.py), and what must be told."""
+"""The table of bad input: words on the command line (FILES is the folder of bad_files.py), and what
+must be told.
+"""
 
 CHOICES = {
     "attack=nope": "attack=nope: did you mean 'none'?",
@@ -19,11 +21,17 @@ CHOICES = {
 }
 
 KEYS = {
-    "client.lr=0.1,0.2": "client.lr=0.1,0.2: several values are a sweep, which --multirun (or -m) asks for",
-    "client.local_epochs=3": "unknown key 'client.local_epochs'",  # as an older version may have had it
+    "client.lr=0.1,0.2": (
+        "client.lr=0.1,0.2: several values are a sweep, which --multirun (or -m) asks for"
+    ),
+    "client.local_epochs=3": (
+        "unknown key 'client.local_epochs'"
+    ),  # as an older version may have had it
     "train.lr=0.1": "unknown key 'train.lr'",
     "hydra.foo=3": "unknown key 'hydra.foo'",
-    "data=npz data.path=FILES/good.npz data.source=synthetic": "unknown key 'data.source': choose from name, path",
+    "data=npz data.path=FILES/good.npz data.source=synthetic": (
+        "unknown key 'data.source': choose from name, path"
+    ),
     "partition=nonbalance partition.alpha=1": "unknown key 'partition.alpha': choose from clients",
     "rounds=ä": "cannot read 'rounds=ä': write key=value, and for the shell and Hydra both quote",
     "rounds='ä'": "rounds=ä: an integer is allowed",
@@ -37,13 +45,17 @@ KEYS = {
     "~algo.aggregate": "algo.aggregate=None: a section with a _target_ is needed",
     "~nothing": "unknown key 'nothing'",
     "data._target_=os.system": "data._target_=os.system: the name of a class is allowed",
-    "model._target_=subprocess.Popen": "model._target_=subprocess.Popen: a dataclass with the method network",
+    "model._target_=subprocess.Popen": (
+        "model._target_=subprocess.Popen: a dataclass with the method network"
+    ),
     "data._target_=3": "data._target_=3: it is needed; choose one of conf/data",
     "data._target_=null": "data._target_=None: it is needed",
     "algo.aggregate._target_=3": "algo.aggregate._target_=3: the name of a class is allowed",
     "rounds=${rounds}": "rounds=${rounds}: it refers to itself; the name of another key is allowed",
     "rounds=${eval:1}": "rounds=${eval:1}: there is no function eval",
-    "rounds=${nope}": "rounds=${nope}: Interpolation key 'nope' not found; the name of another key is allowed",
+    "rounds=${nope}": (
+        "rounds=${nope}: Interpolation key 'nope' not found; the name of another key is allowed"
+    ),
     "eval=[1]": "eval=[1]: it is a section with keys of its own, such as eval.every",
     "server=null": "server=None: it is a section with keys of its own",
 }
@@ -51,12 +63,20 @@ KEYS = {
 # Settings of Hydra that do not exist, and variables that are not set.
 HYDRA = {
     "-m hydra/launcher=nope": "hydra/launcher=nope: choose from basic",
-    "-m hydra/launcher=submitit_lokal": "hydra/launcher=submitit_lokal: did you mean 'submitit_local'?",
+    "-m hydra/launcher=submitit_lokal": (
+        "hydra/launcher=submitit_lokal: did you mean 'submitit_local'?"
+    ),
     "-m hydra/sweeper=optun": "hydra/sweeper=optun: did you mean 'optuna'?",
     "hydra/job_logging=nope": "hydra/job_logging=nope: did you mean 'none'?",
-    "data.root=${oc.env:NOT_SET}": "data.root=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or",
-    "results=${oc.env:NOT_SET}": "results=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or",
-    "-m results=${oc.env:NOT_SET}": "results=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or",
+    "data.root=${oc.env:NOT_SET}": (
+        "data.root=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or"
+    ),
+    "results=${oc.env:NOT_SET}": (
+        "results=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or"
+    ),
+    "-m results=${oc.env:NOT_SET}": (
+        "results=${oc.env:NOT_SET}: Environment variable 'NOT_SET' not found; set it, or"
+    ),
     "rounds=${oc.env:HOME}": "rounds=${oc.env:HOME}: an integer is allowed",
     "objective=accuracy": "objective=accuracy: did you mean 'best_accuracy'?",
     "objective=zzz": "objective=zzz: choose from best_accuracy, final_accuracy, test_loss",
@@ -91,34 +111,65 @@ VALUES = {
     "data.classes=9": "data.classes=9: digits has 10",
     "data.shape=[4,4,4]": "data.shape=[4, 4, 4]: digits has [8, 8, 1]",
     "data.name=mnist": "data.name=mnist: data=digits is digits; only digits is allowed",
-    "data=mnist scale=smoke data.name=fmnist": "data.name=fmnist: data=mnist is mnist; only mnist is allowed",
+    "data=mnist scale=smoke data.name=fmnist": (
+        "data.name=fmnist: data=mnist is mnist; only mnist is allowed"
+    ),
     "data.train_size=-1": "data.train_size=-1: at least 1",
     "data=mnist scale=smoke data.std=[0]": "data.std=[0.0]: needs numbers above 0",
-    "data=mnist scale=smoke data.mean=[0,0]": "data.mean=[0.0, 0.0]: needs 1 finite numbers, one a channel, or null",
+    "data=mnist scale=smoke data.mean=[0,0]": (
+        "data.mean=[0.0, 0.0]: needs 1 finite numbers, one a channel, or null"
+    ),
     "data=mnist scale=smoke data.shape=[]": "data.shape=[]: needs height, width and channels",
-    "data=qqp scale=smoke data.classes=1": "data.classes=1: pairs mean the same or not: only 2 is allowed",
-    "data=qqp scale=smoke data.classes=0": "data.classes=0: pairs mean the same or not: only 2 is allowed",
-    "data=qqp scale=smoke data.classes=-1": "data.classes=-1: pairs mean the same or not: only 2 is allowed",
+    "data=qqp scale=smoke data.classes=1": (
+        "data.classes=1: pairs mean the same or not: only 2 is allowed"
+    ),
+    "data=qqp scale=smoke data.classes=0": (
+        "data.classes=0: pairs mean the same or not: only 2 is allowed"
+    ),
+    "data=qqp scale=smoke data.classes=-1": (
+        "data.classes=-1: pairs mean the same or not: only 2 is allowed"
+    ),
     "data=qqp scale=smoke data.train_size=0": "data.train_size=0: at least 1",
-    "data=mnist scale=smoke model=resnet18 model.image_size=1000000000": "null or 8 to 4096 pixels are allowed",
-    "data=mnist scale=smoke model=vit_b32 model.image_size=32000000": "a multiple of 32, at most 4096, is allowed",
-    "modifier=[ecgr] client.steps=1000000000000": "client.steps=1000000000000: ecgr keeps all of 1000000000000 local",
+    "data=mnist scale=smoke model=resnet18 model.image_size=1000000000": (
+        "null or 8 to 4096 pixels are allowed"
+    ),
+    "data=mnist scale=smoke model=vit_b32 model.image_size=32000000": (
+        "a multiple of 32, at most 4096, is allowed"
+    ),
+    "modifier=[ecgr] client.steps=1000000000000": (
+        "client.steps=1000000000000: ecgr keeps all of 1000000000000 local"
+    ),
     "modifier=[ecgr] client.epochs=1000000000000": "client.epochs=1000000000000: ecgr keeps all of",
-    "algo=fedecgr algo.memory=1000000000 client.steps=1000000000000": "local steps; the memory of this machine can",
+    "algo=fedecgr algo.memory=1000000000 client.steps=1000000000000": (
+        "local steps; the memory of this machine can"
+    ),
     "algo=feddyn algo.alpha=1e-45": "algo.alpha=1e-45: a number from 1e-30 to 1e38 is allowed",
     "algo=fedlc algo.tau=1e308": "algo.tau=1e+308: a number from 0 to 1e30 is allowed",
-    "algo=moon algo.temperature=1e-40": "algo.temperature=1e-40: a number from 1e-30 to 1e30 is allowed",
+    "algo=moon algo.temperature=1e-40": (
+        "algo.temperature=1e-40: a number from 1e-30 to 1e30 is allowed"
+    ),
     "data.augment=null": "data.augment=None: a value is needed",
     "data.augment=[flop]": "data.augment=['flop']: a list of crop and flip",
     "data.mean=[0.5]": "data.mean=[0.5]: must be null",
-    "data=mnist scale=smoke data.shape=[0,28,1]": "data.shape=[0, 28, 1]: needs height, width and channels",
+    "data=mnist scale=smoke data.shape=[0,28,1]": (
+        "data.shape=[0, 28, 1]: needs height, width and channels"
+    ),
     "data=mnist scale=smoke data.classes=100000000000": "too large for this machine's memory",
     "data=mnist scale=smoke data.classes=100000000000000000000": "an integer below 2^63 is allowed",
     "data=qqp scale=smoke model=mlp": "model=mlp: this data is sentences of word numbers",
-    "scale=laptop": "data.subset=10000: a number from 1 to 1438, the training examples, is allowed; data.subset=null",
-    "data=npz data.path=FILES/good.npz scale=smoke": "scale=smoke: data=npz has no stand-in; rounds=2 data.subset=300",
-    "data=npz data.path=FILES/good.npz partition.clients=61": "partition.clients=61: from 1 to 60, the training",
-    "attack=label_shift attack.shift=10": "attack.shift=10: an integer that 10 classes do not divide",
+    "scale=laptop": (
+        "data.subset=10000: a number from 1 to 1438, the training examples, is allowed;"
+        " data.subset=null"
+    ),
+    "data=npz data.path=FILES/good.npz scale=smoke": (
+        "scale=smoke: data=npz has no stand-in; rounds=2 data.subset=300"
+    ),
+    "data=npz data.path=FILES/good.npz partition.clients=61": (
+        "partition.clients=61: from 1 to 60, the training"
+    ),
+    "attack=label_shift attack.shift=10": (
+        "attack.shift=10: an integer that 10 classes do not divide"
+    ),
     "attack=label_shift attack.clients=[9]": "attack.clients=[9]: different numbers from 0 to 3",
     "attack=label_shift attack.clients=0": "attack.clients=0: a list is allowed",
     "algo=fedgen algo.batch=1000000000": "algo.batch=1000000000: an integer from 2 to 1000000",
@@ -150,19 +201,35 @@ ARRAYS = {
 }
 # Readable presets in whose values something is wrong, and presets that no YAML reader takes.
 PRESETS = {
-    "experiment=old": "unknown key 'client.local_epochs': did you mean 'epochs'?",  # of an older version
+    "experiment=old": (
+        "unknown key 'client.local_epochs': did you mean 'epochs'?"
+    ),  # of an older version
     "algo=old": "unknown key 'algo.muu': did you mean 'mu'?",
     "algo=mien": "algo=mien: did you mean 'mine'?",
     "data=lie": "data.name=mnist: these are the embedded digits; only digits is allowed",
     "data=escape": "data.name=../x: the name of a folder in the data root",
     "experiment=nul_results": "results=a\\x00b: text without a NUL character is allowed",
-    "experiment=nul_results -m seed=0,1": "results=a\\x00b: a folder that can be written is allowed",
+    "experiment=nul_results -m seed=0,1": (
+        "results=a\\x00b: a folder that can be written is allowed"
+    ),
     "experiment=nul_weights": "model.weights=a\\x00b: text without a NUL character is allowed",
-    "experiment=syntax": "experiment/syntax.yaml, line 3: a YAML file in UTF-8 is allowed (expected ',' or ']'",
-    "experiment=twice": "experiment/twice.yaml, line 3: a YAML file in UTF-8 is allowed (found duplicate key rounds)",
-    "experiment=tag": "experiment/tag.yaml, line 2: a YAML file in UTF-8 is allowed (could not determine a constructor",
-    "experiment=control": "experiment/control.yaml: a YAML file in UTF-8 is allowed (unacceptable character #x0001",
-    "experiment=latin": "experiment/latin.yaml: a YAML file in UTF-8 is allowed ('utf-8' codec can't decode",
+    "experiment=syntax": (
+        "experiment/syntax.yaml, line 3: a YAML file in UTF-8 is allowed (expected ',' or ']'"
+    ),
+    "experiment=twice": (
+        "experiment/twice.yaml, line 3: a YAML file in UTF-8 is allowed (found duplicate key"
+        " rounds)"
+    ),
+    "experiment=tag": (
+        "experiment/tag.yaml, line 2: a YAML file in UTF-8 is allowed (could not determine a"
+        " constructor"
+    ),
+    "experiment=control": (
+        "experiment/control.yaml: a YAML file in UTF-8 is allowed (unacceptable character #x0001"
+    ),
+    "experiment=latin": (
+        "experiment/latin.yaml: a YAML file in UTF-8 is allowed ('utf-8' codec can't decode"
+    ),
 }
 SPLITS = {
     "repeated": "index 1 is in client 0 and again in client 1",
@@ -170,7 +237,10 @@ SPLITS = {
     "negative": "client 0 has index -1",
     "map": "needs a JSON file: a list with a list of training indices for each client",
     "empty_clients": "no client has any index",
-    "left_out": "1436 of 1438 training examples are in no client, the first is 1; partition.incomplete=true allows",
+    "left_out": (
+        "1436 of 1438 training examples are in no client, the first is 1; partition.incomplete=true"
+        " allows"
+    ),
     "fractions": "client 0 has 1.5, needs whole numbers",
     "text": "not JSON",
 }
@@ -193,21 +263,31 @@ FILES = {
     "data=npz data.path=FILES/folder": "is a directory",
     "partition=file partition.path=FILES/two_clients.json": "partition.clients=4: null or 2",
     "model.weights=FILES/folder": "is a directory",
-    "data=mnist data.root=/nowhere": "data=mnist: not in /nowhere/mnist; `fedbench-data mnist --root /nowhere",
+    "data=mnist data.root=/nowhere": (
+        "data=mnist: not in /nowhere/mnist; `fedbench-data mnist --root /nowhere"
+    ),
     "data=mnist data.root=FILES/text.txt": "text.txt: it is a file; a folder is allowed",
     "results=FILES/text.txt": "text.txt: a folder that can be written is allowed",
     **{f"--config-dir FILES/own {words}": told for words, told in PRESETS.items()},
     # What would be waited for, or read without end.
-    "data=npz data.path=FILES/pipe": "pipe: neither a pipe nor a device; an ordinary file is allowed",
+    "data=npz data.path=FILES/pipe": (
+        "pipe: neither a pipe nor a device; an ordinary file is allowed"
+    ),
     "data=npz data.path=/dev/zero": "data.path=/dev/zero: neither a pipe nor a device",
     "partition=file partition.path=FILES/pipe": "neither a pipe nor a device",
-    "partition=file partition.path=/dev/zero": "partition.path=/dev/zero: neither a pipe nor a device",
+    "partition=file partition.path=/dev/zero": (
+        "partition.path=/dev/zero: neither a pipe nor a device"
+    ),
     "model.weights=FILES/pipe": "neither a pipe nor a device",
     "model.weights=/dev/zero": "model.weights=/dev/zero: neither a pipe nor a device",
-    "data=mnist scale=smoke model=resnet18_pretrained model.weights=/dev/zero": "neither a pipe nor a device",
+    "data=mnist scale=smoke model=resnet18_pretrained model.weights=/dev/zero": (
+        "neither a pipe nor a device"
+    ),
     # Clients' own models are scored on their own classes, which this test set has not.
     **{
-        f"data=npz data.path=FILES/strangers.npz {words}": "algo.scoring=per_client: no client has a class of the test"
+        f"data=npz data.path=FILES/strangers.npz {words}": (
+            "algo.scoring=per_client: no client has a class of the test"
+        )
         for words in (
             "algo=fedper",
             "algo=fedrep",

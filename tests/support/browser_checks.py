@@ -31,10 +31,12 @@ ROWS = ".overview tbody tr[data-for]"
 CLICKS = """const [table, heads, times] = arguments;
     return heads.map(head => Array.from({length: times}, () => {
         head.querySelector('button').click();
-        const rows = [...table.tBodies[0].rows].filter(row => !row.classList.contains('group') && !row.hidden);
+        const rows = [...table.tBodies[0].rows]
+            .filter(row => !row.classList.contains('group') && !row.hidden);
         const cells = rows.map(row => row.cells[head.cellIndex]);
         const sorted = [...table.querySelectorAll('[aria-sort]')].map(other => other.ariaSort);
-        return [sorted, head.ariaSort, cells.map(cell => cell.dataset.value ?? cell.textContent.trim())];
+        const values = cells.map(cell => cell.dataset.value ?? cell.textContent.trim());
+        return [sorted, head.ariaSort, values];
     }))"""
 SHOWN = """return [...document.querySelectorAll(arguments[0])]
     .filter(part => part.checkVisibility()).map(part => part.dataset.name)"""
@@ -82,7 +84,9 @@ def select(driver, selector: str) -> list:
 
 
 def experiments(driver) -> list[str]:
-    """The names of all experiments: each has a row in the overview and a section that its link leads to."""
+    """The names of all experiments: each has a row in the overview and a section that its link
+    leads to.
+    """
     names = [row.get_attribute("data-name") for row in select(driver, ROWS)]
     assert names == [
         section.get_attribute("data-name") for section in select(driver, "article.experiment")
@@ -97,7 +101,9 @@ def experiments(driver) -> list[str]:
 
 
 def no_errors(driver) -> None:
-    """Nothing on the console: no exception, nothing that the policy had to block, no file that was not found."""
+    """Nothing on the console: no exception, nothing that the policy had to block, no file that was
+    not found.
+    """
     assert driver.get_log("browser") == []
 
 
@@ -139,7 +145,9 @@ def sorts(driver, table) -> None:
 
 
 def clicked(driver, table, heads: list, times: int) -> list:
-    """For every header, after each of several clicks: all sorted headers' directions, its own, its column downwards."""
+    """For every header, after each of several clicks: all sorted headers' directions, its own, its
+    column downwards.
+    """
     return driver.execute_script(CLICKS, table, heads, times)
 
 
@@ -157,7 +165,9 @@ def in_order(values: list[float]) -> None:
 
 
 def filters(driver) -> None:
-    """The text finds exactly the rows that contain it, the verdict those that have such cells; sections follow."""
+    """The text finds exactly the rows that contain it, the verdict those that have such cells;
+    sections follow.
+    """
     from selenium.webdriver.support.ui import Select
 
     field, verdict = (select(driver, f"#filter-{name}")[0] for name in ("text", "verdict"))

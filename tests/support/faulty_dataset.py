@@ -1,4 +1,6 @@
-"""A dataset of somebody's own, whose runs fail in the way that a job asks for: `--config-dir OWN data=faulty`."""
+"""A dataset of somebody's own, whose runs fail in the way that a job asks for: `--config-dir OWN
+data=faulty`.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ Plugins.instance()  # found once here, instead of in every process that is forke
 ALGORITHMS = sorted(file.stem for file in (config_folder() / "algo").glob("*.yaml"))
 MODIFIERS = sorted(file.stem for file in (config_folder() / "modifier").glob("*.yaml"))
 WORDS = [f"algo={name}" for name in ALGORITHMS] + [f"modifier=[{name}]" for name in MODIFIERS]
-# Batch norm and a partial cohort: everything that a checkpoint must hold is in use. A checkpoint every other round.
+# Batch norm and a partial cohort: everything that a checkpoint must hold is in use. A checkpoint
+# every other round.
 SETTING = (
     "data=mnist",
     "data.source=synthetic",
@@ -90,7 +91,9 @@ class Started:
         return self.out.exists() and words in self.out.read_text()
 
     def end(self) -> Ended:
-        """Wait for it; nothing of it is left afterwards, and whatever would have been is an error."""
+        """Wait for it; nothing of it is left afterwards, and whatever would have been is an
+        error.
+        """
         try:
             wait_until(self.ended)
             orphans = wait_until_empty(self.pid)
@@ -109,7 +112,9 @@ class Started:
 
 
 def start(fault: dict, *words: str, environment: dict[str, str] | None = None) -> Started:
-    """`fedbench WORDS` with a planted fault, forked from this process: nothing has to be imported again."""
+    """`fedbench WORDS` with a planted fault, forked from this process: nothing has to be imported
+    again.
+    """
     from fedbench import cli as program
     from fedbench.parallel.ranks import this_rank
 

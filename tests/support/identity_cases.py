@@ -1,9 +1,10 @@
-"""Every key of the configuration, with a value to change it to, and what that may do to a run's id and numbers.
+"""Every key of the configuration, with a value to change it to, and what that may do to a run's id
+and numbers.
 
-`CHANGES` are tried on a tiny run: the id must change, and so must the numbers. `CANNOT` must leave the id and the
-numbers alone. `FINER` change the id although a tiny run ends with the same weights, with the reason. `SOMETIMES`
-matter only together with other settings, which are given. Of `LARGE` networks the id alone is looked at: training
-them takes too long here.
+`CHANGES` are tried on a tiny run: the id must change, and so must the numbers. `CANNOT` must leave
+the id and the numbers alone. `FINER` change the id although a tiny run ends with the same weights,
+with the reason. `SOMETIMES` matter only together with other settings, which are given. Of `LARGE`
+networks the id alone is looked at: training them takes too long here.
 """
 
 TINY = (
@@ -234,11 +235,12 @@ LARGE = {
     "model=resnet18": {"model.stem": "cifar", "model.extra": False, "model.image_size": 40},
     "model=vgg16 data=cifar10": {"model.batch_norm": True},
 }
-# `model.pretrained` needs torchvision's file: test_model_pretrained.py. ViT's image size is the ResNet's setting.
-# `data.name` can only be the dataset's own: bad_words.py.
+# `model.pretrained` needs torchvision's file: test_model_pretrained.py. ViT's image size is the
+# ResNet's setting. `data.name` can only be the dataset's own: bad_words.py.
 ELSEWHERE = ("model.pretrained", "data.name")
 
-# Two ways to say the same: (words that choose, key, value) has the id and the numbers of the words alone.
+# Two ways to say the same: (words that choose, key, value) has the id and the numbers of the words
+# alone.
 ALIKE = [
     ("", "cohort", 3),
     ("algo=centralized", "cohort", 2),

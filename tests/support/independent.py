@@ -1,7 +1,8 @@
-"""Federated training in numpy and float64, part 1: the network, its per-example gradients and a client's path.
+"""Federated training in numpy and float64, part 1: the network, its per-example gradients and a
+client's path.
 
-Written from the equations alone. These `independent*` files import nothing but numpy and the standard library, so that
-an error in fedbench cannot be repeated here by sharing its code.
+Written from the equations alone. These `independent*` files import nothing but numpy and the
+standard library, so that an error in fedbench cannot be repeated here by sharing its code.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def cross_entropy(outputs: Outputs, y: Vector) -> tuple[Vector, Matrix, Matrix]:
 
 
 def calibrated_cross_entropy(margins: Vector, without_truth: bool = False) -> Loss:
-    """FedLC: z_c - margin_c. `without_truth` is the paper's form, whose denominator leaves the true class out."""
+    """FedLC: z_c - margin_c. `without_truth` is the paper's form, whose denominator leaves the true
+    class out.
+    """
 
     def loss(outputs: Outputs, y: Vector) -> tuple[Vector, Matrix, Matrix]:
         rows = np.arange(len(y))
@@ -172,7 +175,9 @@ def descend(
     momentum: float = 0.0,
     outside: Vector | float = 0.0,
 ) -> Matrix:
-    """PyTorch's SGD: all iterates [steps + 1, d], the start first. `outside` goes past the momentum buffer."""
+    """PyTorch's SGD: all iterates [steps + 1, d], the start first. `outside` goes past the momentum
+    buffer.
+    """
     path, buffer = [start], np.zeros_like(start)
     for _ in range(steps):
         buffer = momentum * buffer + gradient(path[-1])

@@ -1,4 +1,5 @@
-"""Every method and variant twice: as words of the command line and as pieces of the numpy implementation.
+"""Every method and variant twice: as words of the command line and as pieces of the numpy
+implementation.
 
 Only full participation and full batches: cohorts and batches are drawn at random by fedbench.
 """
@@ -125,7 +126,8 @@ PGVC = {
         Method(nova=True, pgvc=Pgvc(), gsnr=Gsnr()),
     ),
     "fedavg pgvc ecgr": Case(
-        "algo=fedavg modifier=[pgvc,ecgr] algo.modifiers.pgvc.rho=wdro algo.modifiers.ecgr.beta=0.2",
+        "algo=fedavg modifier=[pgvc,ecgr] algo.modifiers.pgvc.rho=wdro"
+        " algo.modifiers.ecgr.beta=0.2",
         Method(pgvc=Pgvc("wdro"), ecgr=Ecgr()),
         LONG,
     ),
@@ -146,7 +148,8 @@ PMVR = {
         UNIFORM,
     ),
     "fedavg ecgr pmvr": Case(
-        "algo=fedavg modifier=[ecgr,pmvr] algo.modifiers.ecgr.beta=0.2 algo.modifiers.pmvr.alpha=0.3",
+        "algo=fedavg modifier=[ecgr,pmvr] algo.modifiers.ecgr.beta=0.2"
+        " algo.modifiers.pmvr.alpha=0.3",
         Method(ecgr=Ecgr(), pmvr=Pmvr(0.3)),
         SWINGING,
     ),
@@ -158,11 +161,13 @@ NCV = {
         Method(ncv=Ncv("literal", alpha=0.3)),
     ),
     "fedncv beta": Case(
-        "algo=fedncv algo.variant=beta algo.beta=0.4 algo.normalise=true algo.alpha=0.0 algo.alpha_mode=none",
+        "algo=fedncv algo.variant=beta algo.beta=0.4 algo.normalise=true algo.alpha=0.0"
+        " algo.alpha_mode=none",
         Method(ncv=Ncv("beta", beta=0.4)),
     ),
     "fedncv beta not normalised": Case(
-        "algo=fedncv algo.variant=beta algo.beta=0.4 algo.normalise=false algo.alpha=0.0 algo.alpha_mode=none",
+        "algo=fedncv algo.variant=beta algo.beta=0.4 algo.normalise=false algo.alpha=0.0"
+        " algo.alpha_mode=none",
         Method(ncv=Ncv("beta", beta=0.4, normalise=False)),
     ),
     "fedncv derivative": Case(
@@ -174,7 +179,8 @@ NCV = {
         Method(ncv=Ncv(alpha=0.3, alpha_mode="difference", alpha_rate=0.2)),
     ),
     "fedncv clipped": Case(
-        "algo=fedncv algo.alpha=0.0 algo.alpha_mode=derivative algo.alpha_rate=5.0 algo.alpha_max=0.6",
+        "algo=fedncv algo.alpha=0.0 algo.alpha_mode=derivative algo.alpha_rate=5.0"
+        " algo.alpha_max=0.6",
         Method(ncv=Ncv(alpha_mode="derivative", alpha_rate=5.0, alpha_max=0.6)),
     ),
 }
@@ -189,13 +195,15 @@ GSNR = {
         "algo=fedgsnr algo.steps=4 algo.variant=alg1", Method(gsnr=Gsnr(variant="alg1"))
     ),
     "scaffold gsnr without some": Case(
-        "algo=scaffold modifier=[gsnr] algo.modifiers.gsnr.steps=2 algo.modifiers.gsnr.variant=alg1",
+        "algo=scaffold modifier=[gsnr] algo.modifiers.gsnr.steps=2"
+        " algo.modifiers.gsnr.variant=alg1",
         Method(variate_layers=ALL, gsnr=Gsnr(2, variant="alg1")),
         UNIFORM,
     ),
     "fedncv gsnr without some": Case(
-        "algo=fedncv algo.variant=beta algo.beta=0.4 algo.normalise=true algo.alpha=0.3 algo.alpha_mode=none"
-        " modifier=[gsnr] algo.modifiers.gsnr.steps=1 algo.modifiers.gsnr.variant=alg1",
+        "algo=fedncv algo.variant=beta algo.beta=0.4 algo.normalise=true algo.alpha=0.3"
+        " algo.alpha_mode=none modifier=[gsnr] algo.modifiers.gsnr.steps=1"
+        " algo.modifiers.gsnr.variant=alg1",
         Method(ncv=Ncv("beta", beta=0.4, alpha=0.3), gsnr=Gsnr(1, variant="alg1")),
     ),
     "fedgsnr batch": Case(
@@ -222,7 +230,8 @@ ECGR = {
         SWINGING,
     ),
     "fednova ecgr gsnr": Case(
-        "algo=fednova modifier=[ecgr,gsnr] algo.modifiers.ecgr.beta=0.5 algo.modifiers.gsnr.steps=6",
+        "algo=fednova modifier=[ecgr,gsnr] algo.modifiers.ecgr.beta=0.5"
+        " algo.modifiers.gsnr.steps=6",
         Method(nova=True, ecgr=Ecgr(0.5), gsnr=Gsnr(6)),
     ),
     "scaffold ecgr": Case(
@@ -231,7 +240,8 @@ ECGR = {
         SWINGING_UNIFORM,
     ),
     "fedavg pvr ecgr": Case(
-        "algo=fedavg modifier=[pvr,ecgr] algo.modifiers.ecgr.beta=0.1 algo.modifiers.ecgr.ratio=0.34",
+        "algo=fedavg modifier=[pvr,ecgr] algo.modifiers.ecgr.beta=0.1"
+        " algo.modifiers.ecgr.ratio=0.34",
         Method(variate_layers=2, ecgr=Ecgr(0.1, 0.34)),
         LONG,
     ),

@@ -1,6 +1,8 @@
-"""Federated training in numpy, part 3: one round, with the pieces of a method switched on one by one.
+"""Federated training in numpy, part 3: one round, with the pieces of a method switched on one by
+one.
 
-FedGen is not here: its generator is trained on random noise, which cannot be followed without fedbench's own numbers.
+FedGen is not here: its generator is trained on random noise, which cannot be followed without
+fedbench's own numbers.
 """
 
 from __future__ import annotations
@@ -119,7 +121,9 @@ class Training:
         self.server_step(aggregate, updates)
 
     def steps(self) -> list[int]:
-        """FedGSNR: from the statistic of the corrected gradients; the correction does not change the variance."""
+        """FedGSNR: from the statistic of the corrected gradients; the correction does not change
+        the variance.
+        """
         if not self.method.gsnr:
             return [self.setting.steps] * len(self.clients)
         each = [
@@ -184,7 +188,9 @@ class Training:
         return descend(start, gradient, steps, rate, momentum, outside)
 
     def averaged(self, gradient):
-        """FedPMVR, Eq. 12: b = alpha * b + (1 - alpha) * g in the head, from zero in every round."""
+        """FedPMVR, Eq. 12: b = alpha * b + (1 - alpha) * g in the head, from zero in every
+        round.
+        """
         alpha, masked = (
             self.method.pmvr.alpha,
             self.clients[0].network.last(self.method.pmvr.layers),
@@ -267,7 +273,9 @@ class Training:
 
 
 def pfedsim(clients: list[Client], w: Vector, setting: Setting, warmup: float = 0.5) -> Vector:
-    """FedAvg for a share of the rounds; then extractors mixed by the similarity of the classifiers."""
+    """FedAvg for a share of the rounds; then extractors mixed by the similarity of the
+    classifiers.
+    """
     first = floor(warmup * setting.rounds)
     sizes = np.array([len(client.y) for client in clients], dtype=np.float64)
     p, head = sizes / sizes.sum(), clients[0].network.last(1)

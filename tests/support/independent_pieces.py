@@ -1,4 +1,6 @@
-"""Federated training in numpy, part 2: the equations of PGVC, PMVR, ECGR, FedNCV, FedGSNR and pFedSim, one by one."""
+"""Federated training in numpy, part 2: the equations of PGVC, PMVR, ECGR, FedNCV, FedGSNR and
+pFedSim, one by one.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Pgvc:
         return equations[self.rho]()
 
     def rescaled(self, client: Client, w: Vector, rate: float) -> Vector:
-        """The released program: layer <- (1 - rate * s) * layer, s from loss number l and tensor number l."""
+        """The released program: layer <- (1 - rate * s) * layer, s from loss number l and tensor
+        number l.
+        """
         losses, each = client.per_example(w)
         summed = list(client.network.named(each.sum(axis=0)).values())
         result, count = w.copy(), len(client.network.layers)
@@ -73,7 +77,9 @@ class Ecgr:
     select: str = "greedy"
 
     def update(self, path: Matrix) -> Vector:
-        """gamma * (sum of the selected steps + beta * sum of the rest), as long as the plain sum."""
+        """gamma * (sum of the selected steps + beta * sum of the rest), as long as the plain
+        sum.
+        """
         moves = np.diff(path, axis=0)
         count = max(1, floor(self.ratio * len(moves)))
         coefficients = np.full(len(moves), self.beta)
@@ -110,7 +116,9 @@ class Ncv:
     alpha_max: float = 0.9
 
     def weights(self, p: Vector) -> Vector:
-        """q_v = p_v * (1 - b * sum_{u != v} o_u), o = p / (1 - p); b = 0 is FedAvg, b = 1 the printed rule."""
+        """q_v = p_v * (1 - b * sum_{u != v} o_u), o = p / (1 - p); b = 0 is FedAvg, b = 1 the
+        printed rule.
+        """
         b = {"unbiased": 0.0, "literal": 1.0, "beta": self.beta}[self.variant]
         odds = p / (1.0 - p)
         q = p * (1.0 - b * (odds.sum() - odds))
@@ -119,7 +127,9 @@ class Ncv:
     def next_alpha(
         self, alpha: float, moved: Vector, previous: float | None
     ) -> tuple[float, float]:
-        """The client's alpha of the next round, and the squared norm of what it sent in this one."""
+        """The client's alpha of the next round, and the squared norm of what it sent in this
+        one.
+        """
         squared = float(((1.0 - alpha) * moved) @ ((1.0 - alpha) * moved))
         change = 0.0
         if self.alpha_mode == "derivative":
@@ -156,7 +166,9 @@ class Gsnr:
         )
 
     def coefficients(self, p: Vector, means: Matrix, variances: Matrix, sizes: Vector) -> Vector:
-        """n_k = max(0, I_k / Q_k) from the means and diagonal variances of the per-example gradients."""
+        """n_k = max(0, I_k / Q_k) from the means and diagonal variances of the per-example
+        gradients.
+        """
         m = p @ means
         s = p @ variances + p @ (means - m) ** 2
         divisors = sizes if self.batch is None else np.minimum(self.batch, sizes)
@@ -166,7 +178,9 @@ class Gsnr:
 
 
 def largest_remainder(counts: list[int], exact: Vector, total: int) -> list[int]:
-    """Single steps to who lacks most (from who has most too many) until the total is right; ties to the first."""
+    """Single steps to who lacks most (from who has most too many) until the total is right; ties to
+    the first.
+    """
     counts = list(counts)
     while sum(counts) < total:
         counts[
@@ -184,7 +198,9 @@ def largest_remainder(counts: list[int], exact: Vector, total: int) -> list[int]
 
 
 def similarity_weights(classifiers: list[Matrix]) -> Matrix:
-    """pFedSim: a_ij ~ -log(1 - sim_ij), sim = mean cosine of the classes' rows, at least 0 and at most 0.9999."""
+    """pFedSim: a_ij ~ -log(1 - sim_ij), sim = mean cosine of the classes' rows, at least 0 and at
+    most 0.9999.
+    """
     unit = np.array([rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in classifiers])
     similarity = np.clip(np.einsum("icf,jcf->ijc", unit, unit).mean(axis=2), 0.0, 0.9999)
     np.fill_diagonal(similarity, 0.9999)

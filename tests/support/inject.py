@@ -1,8 +1,10 @@
-"""Runs `fedbench ...` with one planted fault: `python tests/support/inject.py '{"place": ..., "call": n, ...}' WORDS`.
+"""Runs `fedbench ...` with one planted fault: `python tests/support/inject.py '{"place": ...,
+"call": n, ...}' WORDS`.
 
-The n-th call of a place, in the chosen rank, is where it happens: the process is killed, hangs, raises, or the system
-refuses to write. Nothing here goes by the clock: a signal has arrived before the run goes on, and
-nobody loses patience with a rank that hangs before it does. The product knows nothing of this file.
+The n-th call of a place, in the chosen rank, is where it happens: the process is killed, hangs,
+raises, or the system refuses to write. Nothing here goes by the clock: a signal has arrived before
+the run goes on, and nobody loses patience with a rank that hangs before it does. The product knows
+nothing of this file.
 """
 
 from __future__ import annotations
@@ -170,7 +172,9 @@ def be_patient() -> None:
 
 
 def plant(fault: dict) -> None:
-    """Wrap the function so that its n-th call in the chosen rank strikes, before it does its work or after it."""
+    """Wrap the function so that its n-th call in the chosen rank strikes, before it does its work
+    or after it.
+    """
     owner, name = PLACES[fault["place"]]
     original: Callable = getattr(owner, name)
     calls = 0
@@ -200,7 +204,9 @@ def limit_file_size(size: int) -> None:
 
 
 def obey_permissions() -> None:
-    """Root may read and write everything; without these two capabilities it is a user like any other."""
+    """Root may read and write everything; without these two capabilities it is a user like any
+    other.
+    """
     library, override, read_search = ctypes.CDLL(None, use_errno=True), 1 << 1, 1 << 2
     header = (ctypes.c_uint32 * 2)(
         0x20080522, 0

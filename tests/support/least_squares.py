@@ -1,7 +1,8 @@
-"""The two-client least-squares problem on which the worked numbers were computed by hand and with numpy.
+"""The two-client least-squares problem on which the worked numbers were computed by hand and with
+numpy.
 
-Prediction u * x0 + v * x1, per-example loss half the squared error. Client A has 2 examples, client B has 8. The body
-is u, the head is v. Everything runs through the real engine, in float64.
+Prediction u * x0 + v * x1, per-example loss half the squared error. Client A has 2 examples, client
+B has 8. The body is u, the head is v. Everything runs through the real engine, in float64.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ every_network = pytest.mark.parametrize(("settings", "shape", "parameters"), NET
 
 
 def batch(shape: tuple[int, ...], count: int = 5, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Images come as the engine gives them: NHWC memory. A third of the pixels is a flat background."""
+    """Images come as the engine gives them: NHWC memory. A third of the pixels is a flat
+    background.
+    """
     if len(shape) == 2:
         return sentences(count, shape[1] - 1)
     x = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
@@ -56,7 +58,9 @@ def batch(shape: tuple[int, ...], count: int = 5, dtype: torch.dtype = torch.flo
 
 
 def sentences(count: int, longest: int) -> Tensor:
-    """Pairs of sentences of all lengths from one word on: the length, word numbers from 1 on, padding."""
+    """Pairs of sentences of all lengths from one word on: the length, word numbers from 1 on,
+    padding.
+    """
     generator = torch.Generator().manual_seed(0)
     lengths = 1 + torch.arange(2 * count).view(count, 2, 1) % longest
     words = torch.randint(1, VOCABULARY, (count, 2, longest), generator=generator)

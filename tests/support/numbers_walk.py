@@ -1,4 +1,6 @@
-"""Runs tiny experiments with one key of the configuration changed, and finds the keys that nobody declared."""
+"""Runs tiny experiments with one key of the configuration changed, and finds the keys that nobody
+declared.
+"""
 
 from __future__ import annotations
 

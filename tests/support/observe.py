@@ -34,7 +34,9 @@ def every_step(look: Callable[[Local], None], *overrides: str) -> Federation:
 
 
 def after(made: Federation, hook: str, name: str, look: Look) -> None:
-    """Show what one modifier's hook does: `look` gets the gradient (or update) as it was before, too."""
+    """Show what one modifier's hook does: `look` gets the gradient (or update) as it was before,
+    too.
+    """
     hooks = made.trainer.hooks[hook]
     (place,) = [place for place, (piece, _) in enumerate(hooks) if piece == name]
     original = hooks[place][1]

@@ -28,7 +28,9 @@ def pixels(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def idx(array: np.ndarray) -> bytes:
-    """Two zeros, the type (8: unsigned byte), the number of dimensions, big-endian sizes, the values."""
+    """Two zeros, the type (8: unsigned byte), the number of dimensions, big-endian sizes, the
+    values.
+    """
     sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
     return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
 
@@ -113,7 +115,9 @@ def lc25000(folder: Path, per_class: int = 5, size: int = 32) -> Path:
 
 
 def qqp(folder: Path, rows: int = 400, extra: str = "") -> Path:
-    """Question i asks about word i % 7. Row 3 is quoted, with quotes inside; row 5 runs over a line end."""
+    """Question i asks about word i % 7. Row 3 is quoted, with quotes inside; row 5 runs over a line
+    end.
+    """
     folder = folder / "QQP"
     folder.mkdir(parents=True, exist_ok=True)
     for name, count in (("train.tsv", rows), ("dev.tsv", rows // 4)):

@@ -103,7 +103,8 @@ def table(name: str, paper: str, number: str, title: str, measure: str = "Accura
             "b": "diverged with 1 of 3 seeds",
         },
         remarks=[
-            "FedBN on networks without batch norm is FedAvg; the differences in the paper's table are noise."
+            "FedBN on networks without batch norm is FedAvg; the differences in the paper's table"
+            " are noise."
         ],
         settings=[
             Setting(

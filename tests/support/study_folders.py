@@ -1,4 +1,6 @@
-"""Studies made by hand, for tests of what is rendered: an experiment, and run folders with given files."""
+"""Studies made by hand, for tests of what is rendered: an experiment, and run folders with given
+files.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def study(
     data: dict[str, str] | None = None,
     facts: Callable[[dict[str, str], int], dict[str, Any]] = lambda labels, seed: {},
 ) -> Study:
-    """`files(labels, seed)`: the files of a run; `status`: how it ended; `facts`: more of its summary."""
+    """`files(labels, seed)`: the files of a run; `status`: how it ended; `facts`: more of its
+    summary.
+    """
     cells = []
     for number, cell in enumerate(made.cells(scale)):
         runs = []
@@ -92,7 +96,9 @@ def _write(place: Path, content: Any) -> None:
 def metrics(
     *accuracies: float, every: int = 1, megabytes: float = 1.0, gradients: int = 100, **columns: Any
 ) -> Files:
-    """metrics.csv with so many evaluations; each round sends and receives the megabytes, half each way."""
+    """metrics.csv with so many evaluations; each round sends and receives the megabytes, half each
+    way.
+    """
     rounds = [every * (number + 1) for number in range(len(accuracies))]
     spent = [round(number * megabytes * 5e5) for number in rounds]
     table = {"round": rounds, "test_accuracy": accuracies, "bytes_up": spent, "bytes_down": spent}

@@ -1,4 +1,6 @@
-"""Small experiments in a configuration folder of their own, whose runs take a fraction of a second."""
+"""Small experiments in a configuration folder of their own, whose runs take a fraction of a
+second.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import fedbench.cli  # so that every module that asks for the configuration folder is there to be told
+# so that every module that asks for the configuration folder is there to be told
+import fedbench.cli
 import fedbench.study.reproduce
 from fedbench.config.validate import config_folder
 
@@ -46,7 +49,11 @@ study:
     method:
       FedAvg: algo=fedavg
       FedProx: algo=fedprox algo.mu=0.1
-  show: {form: table, rows: [method], columns: [], measures: {Best: best_accuracy, Final: final_accuracy}}
+  show:
+    form: table
+    rows: [method]
+    columns: []
+    measures: {Best: best_accuracy, Final: final_accuracy}
   published: table1.csv
   proposed: [FedProx]
   claims:
@@ -64,7 +71,14 @@ study:
   number: Figure 1
   title: Accuracy by round
   axes: {method: {local: algo=local}}
-  show: {form: curves, panels: [], lines: [method], x: round, y: test_accuracy, band: std, measures: null}
+  show:
+    form: curves
+    panels: []
+    lines: [method]
+    x: round
+    y: test_accuracy
+    band: std
+    measures: null
   published: null
   claims: []
 """
@@ -107,7 +121,9 @@ study:
 
 
 def write_configuration(folder: Path, **more: str) -> Path:
-    """The program's own configuration with these experiments in place of the papers'; `more`: name -> content."""
+    """The program's own configuration with these experiments in place of the papers'; `more`: name
+    -> content.
+    """
     shutil.copytree(config_folder(), folder, ignore=shutil.ignore_patterns("experiment"))
     (folder / "experiment" / "small").mkdir(parents=True)
     for name, content in {

@@ -11,7 +11,8 @@ import pytest
 from support.faulty_runs import checkpoints, folder_of, members, result, run, start
 from support.waiting import wait_until
 
-# Stateful methods on a model with batch norm and a partial cohort: everything that a checkpoint must hold is in use.
+# Stateful methods on a model with batch norm and a partial cohort: everything that a checkpoint
+# must hold is in use.
 SETTING = (
     "data=mnist",
     "data.source=synthetic",
@@ -26,7 +27,8 @@ SETTING = (
     "checkpoint.every=2",
     "eval.batch_size=7",
 )
-# Several kinds of state; all methods are in tests/algorithms/test_pairs.py (workers) and tests/runs/test_gauntlet.py (kills).
+# Several kinds of state; all methods are in tests/algorithms/test_pairs.py (workers) and
+# tests/runs/test_gauntlet.py (kills).
 METHODS = ("algo=scaffold", "algo=fedbn", "algo=fedgen algo.generator_steps=3", "modifier=[ecgr]")
 
 
@@ -103,7 +105,9 @@ def test_no_rank_outlives_its_parent(tmp_path, monkeypatch, data_root):
 
 
 def test_a_sweep_may_mix_threads_and_workers(fedbench):
-    """A thread pool of one job must not be in the process that forks the ranks of the next: they would hang."""
+    """A thread pool of one job must not be in the process that forks the ranks of the next: they
+    would hang.
+    """
     sweep = ("runtime.threads=2,1", "runtime.workers=1,2", "force=true")
     sweep += ("rounds=1", "eval.batch_size=100")  # threads that share a busy core are slow
     run = fedbench("-m", *SETTING, *sweep)

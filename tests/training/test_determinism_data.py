@@ -1,4 +1,6 @@
-"""The same contract for what is done to data: words, spoilt clients, clients' own tests, crops and flips."""
+"""The same contract for what is done to data: words, spoilt clients, clients' own tests, crops and
+flips.
+"""
 
 from __future__ import annotations
 

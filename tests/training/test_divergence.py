@@ -1,4 +1,6 @@
-"""A run whose training breaks down says so, with round, client, layer and cause; a sweep goes on after it."""
+"""A run whose training breaks down says so, with round, client, layer and cause; a sweep goes on
+after it.
+"""
 
 from __future__ import annotations
 
@@ -103,14 +105,18 @@ def test_a_loss_past_the_stated_multiple_names_the_largest_step():
 
 
 def large_features(path: Path) -> None:
-    """Two classes whose inputs are so large that every initial model has a loss far above that of guessing."""
+    """Two classes whose inputs are so large that every initial model has a loss far above that of
+    guessing.
+    """
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(120, 6)).astype(np.float32) * 1e6, np.arange(120) % 2
     np.savez(path, x_train=x[:80], y_train=y[:80], x_test=x[80:], y_test=y[80:])
 
 
 def test_a_loss_that_was_large_from_the_start_is_no_divergence(fedbench, tmp_path):
-    """The limit is the same for any number of workers; a loss past the start's multiple still ends the run."""
+    """The limit is the same for any number of workers; a loss past the start's multiple still ends
+    the run.
+    """
     large_features(tmp_path / "large.npz")
     words = (*QUICK, "data=npz", "data.path=large.npz", "model=linear")
     found = []
@@ -166,7 +172,9 @@ def test_the_initial_model_is_that_of_the_seed_after_rounds_and_after_a_resume()
     ],
 )
 def test_a_test_loss_of_clients_own_models_names_the_client_and_the_layer(word, lr):
-    """With one step a round the training loss, taken before it, is well: only the test shows what became of them."""
+    """With one step a round the training loss, taken before it, is well: only the test shows what
+    became of them.
+    """
     made = experiments.federation(
         word, f"client.lr={lr:g}", "client.steps=1", "rounds=6", *experiments.BATCH_NORM
     )

@@ -39,9 +39,11 @@ def test_backward_accumulates_into_the_flat_gradient():
     model.module(x).sum().backward()
     assert model.g.abs().sum() > 0
     pieces = [
-        parameter.grad.permute(0, 2, 3, 1).flatten()
-        if parameter.ndim == 4
-        else parameter.grad.flatten()
+        (
+            parameter.grad.permute(0, 2, 3, 1).flatten()
+            if parameter.ndim == 4
+            else parameter.grad.flatten()
+        )
         for _, modules in model.module.layers()
         for module in modules
         for parameter in module.parameters()
@@ -50,7 +52,9 @@ def test_backward_accumulates_into_the_flat_gradient():
 
 
 def test_the_digest_is_of_ordinary_tensors():
-    """Flattening must not show in files: names, shapes, order and values are those of the module."""
+    """Flattening must not show in files: names, shapes, order and values are those of the
+    module.
+    """
     parts = experiments.parts(*experiments.BATCH_NORM)
     before = {name: value.clone() for name, value in parts.model.state_dict().items()}
     state = FlatModel(parts.model).state_dict()
@@ -210,7 +214,9 @@ def test_the_first_new_rate_may_come_earlier_or_later():
     "optimizer", ["sgd client.momentum=0.9 client.nesterov=true", "adam algo.allow_adaptive=true"]
 )
 def test_no_stray_cpu_tensor(algo, optimizer):
-    """On the meta device, an operation that mixes devices raises: local training must touch its own device only."""
+    """On the meta device, an operation that mixes devices raises: local training must touch its own
+    device only.
+    """
     words = f"algo={algo} client.optimizer={optimizer}".split()
     made = experiments.federation(*words, *experiments.BATCH_NORM, device="meta")
     facts = made.plan(0)

@@ -1,4 +1,6 @@
-"""A run that certainly does not fit into memory is refused before anything is written: the kernel would kill it."""
+"""A run that certainly does not fit into memory is refused before anything is written: the kernel
+would kill it.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def test_a_model_that_does_not_fit_is_never_built(fedbench, tmp_path, monkeypatc
     ("words", "vectors"), [((), 15), (("client.momentum=0.9",), 18), (("cohort=1",), 11)]
 )
 def test_workers_that_do_not_fit_are_refused(fedbench, tmp_path, monkeypatch, words, vectors):
-    """Each has three vectors of parameters, and one that trains a client two more. A finished run is shown anyway."""
+    """Each has three vectors of parameters, and one that trains a client two more. A finished run
+    is shown anyway.
+    """
     setting = (*QUICK, *words, "runtime.workers=3")
     for room, status in (
         (4 * 55_210 * vectors - 1, 2),

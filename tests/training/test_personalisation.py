@@ -1,4 +1,6 @@
-"""Clients' own test data: held out of training, scored before and after one round of local training."""
+"""Clients' own test data: held out of training, scored before and after one round of local
+training.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def test_the_share_must_leave_something():
     "algo", ["fedavg", "scaffold", "fedbn", "fedrep", "pfedsim", "moon", "fedgen"]
 )
 def test_scoring_clients_changes_nothing(algo, network):
-    """Local training for the score is thrown away: the same weights, memories and statistics as without it."""
+    """Local training for the score is thrown away: the same weights, memories and statistics as
+    without it.
+    """
     digests = []
     for watched in (True, False):
         federation = made(f"algo={algo}", *network)

@@ -1,4 +1,6 @@
-"""A few rounds on real images: the whole way from the data root to an accuracy that only learning can reach."""
+"""A few rounds on real images: the whole way from the data root to an accuracy that only learning
+can reach.
+"""
 
 from __future__ import annotations
 

@@ -103,7 +103,9 @@ def test_who_is_left_out_has_received_the_model_and_sent_its_statistic():
     ],
 )
 def test_gradients_are_counted_by_example(words, extra):
-    """A full-batch step costs a gradient of each own example; a statistic or one step more, another of each."""
+    """A full-batch step costs a gradient of each own example; a statistic or one step more, another
+    of each.
+    """
     made, (record,) = records("client.steps=3", "client.batch_size=full", *words.split())
     steps = sum(row["steps"] * made.sizes[row["client"]] for row in record.clients)
     assert record.numbers["gradients"] == steps + extra * sum(made.sizes)
@@ -154,7 +156,9 @@ def test_clients_csv_has_a_row_for_each_asked_client_and_round(fedbench):
 
 
 def test_gradient_norms_are_those_of_the_loss():
-    """Of every layer, the mean over the steps, before SCAFFOLD's correction; and only when they are asked for."""
+    """Of every layer, the mean over the steps, before SCAFFOLD's correction; and only when they are
+    asked for.
+    """
     words = ("algo=scaffold", "rounds=2", "client.epochs=1", "diagnostics.gradient_norms=true")
     made, raw = experiments.federation(*words, *experiments.PLAIN), {}
     observe.after(

@@ -1,1 +1,3 @@
-"""Federated algorithms: slots and modifiers that are put together by configuration, one small file each."""
+"""Federated algorithms: slots and modifiers that are put together by configuration, one small file
+each.
+"""

@@ -1,4 +1,6 @@
-"""The aggregate slot: the coefficients with which client updates are summed into one server update."""
+"""The aggregate slot: the coefficients with which client updates are summed into one server
+update.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class Mean:
         return facts.weights
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The settings as they enter a run's identity: those that cannot change a number at their defaults."""
+        """The settings as they enter a run's identity: those that cannot change a number at their
+        defaults.
+        """
         return fields
 
 
@@ -29,9 +33,10 @@ class Mean:
 class Nova(Mean):
     """FedNova (Wang et al. 2020): tau_eff * sum_k p_k * update_k / ||a_k||_1.
 
-    tau_eff is sum_k p_k ||a_k||_1, except (effective `auto`) for the proximal solver without momentum, where the
-    authors' program takes sum_k p_k tau_k. With plain SGD both are the mean number of steps. The normaliser `steps`
-    divides by tau_k although the solver has momentum, as ECGR's program does: wrong as soon as the tau_k differ.
+    tau_eff is sum_k p_k ||a_k||_1, except (effective `auto`) for the proximal solver without
+    momentum, where the authors' program takes sum_k p_k tau_k. With plain SGD both are the mean
+    number of steps. The normaliser `steps` divides by tau_k although the solver has momentum, as
+    ECGR's program does: wrong as soon as the tau_k differ.
     """
 
     needs_linear_solver: ClassVar[bool] = True
@@ -60,10 +65,10 @@ class Nova(Mean):
 class LeaveOthersOut(Mean):
     """FedNCV's server (Eqs. 9-12): every client's gradient minus the mean of the others', averaged.
 
-    Written out, the update is sum_k q_k update_k with q_k = p_k (1 - b sum_{j != k} o_j), o_j = p_j / (1 - p_j), b = 1
-    as printed (`literal`): the q_k sum to zero, clients of equal size do not move at all. `unbiased` is the result
-    that the paper's Proposition 1 claims, the plain mean; `beta` puts b = beta between them and, with `normalise`,
-    divides by 1 - b.
+    Written out, the update is sum_k q_k update_k with q_k = p_k (1 - b sum_{j != k} o_j), o_j = p_j
+    / (1 - p_j), b = 1 as printed (`literal`): the q_k sum to zero, clients of equal size do not
+    move at all. `unbiased` is the result that the paper's Proposition 1 claims, the plain mean;
+    `beta` puts b = beta between them and, with `normalise`, divides by 1 - b.
     """
 
     variant: str = "unbiased"
@@ -111,8 +116,8 @@ def solver_norm(
 ) -> float:
     """||a||_1 of a linear local solver, found by feeding it unit gradients.
 
-    For plain SGD it is the number of steps; the recursion reproduces the closed forms of FedNova's paper for momentum
-    and for the proximal term, and covers both together.
+    For plain SGD it is the number of steps; the recursion reproduces the closed forms of FedNova's
+    paper for momentum and for the proximal term, and covers both together.
     """
     if momentum == 0.0 and proximal == 0.0:
         return float(steps)

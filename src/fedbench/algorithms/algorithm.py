@@ -1,4 +1,6 @@
-"""Put an algorithm together from its configuration, and refuse combinations that make no sense, with the reason."""
+"""Put an algorithm together from its configuration, and refuse combinations that make no sense,
+with the reason.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Algorithm:
     kept: Selection = field(init=False)  # parameters that never do
 
     def bind(self, scene: Scene) -> None:
-        """Resolve selections on this model; settings that make a modifier the identity drop it here."""
+        """Resolve selections on this model; settings that make a modifier the identity drop it
+        here.
+        """
         model = scene.model
         self.kept = {
             "none": model.nothing,
@@ -64,11 +68,13 @@ class Algorithm:
         """Combinations that make no sense on this model, with the reason."""
         if self.shared.size == 0:
             raise BadInput(
-                f"modifier={name}: nothing leaves the client under algo={self.name}, so it has no meaning"
+                f"modifier={name}: nothing leaves the client under algo={self.name}, so it has no"
+                " meaning"
             )
         if modifier.where.size == 0:
             raise BadInput(
-                f"modifier={name}: its layers hold nothing that leaves the client under algo={self.name}"
+                f"modifier={name}: its layers hold nothing that leaves the client under"
+                f" algo={self.name}"
             )
         reason = modifier.needs_plain_sgd
         require(
@@ -79,7 +85,8 @@ class Algorithm:
         )
         if modifier.needs_global_model and any(piece.personal for piece in self.modifiers.values()):
             raise BadInput(
-                f"modifier={name}: it needs a global model, which the second phase of {self.name} has not"
+                f"modifier={name}: it needs a global model, which the second phase of {self.name}"
+                " has not"
             )
 
     def _resolve_scoring(self) -> None:
@@ -102,7 +109,9 @@ class Algorithm:
 
     @property
     def keeps_part(self) -> bool:
-        """Whether clients keep parameters. FedBN on a model without batch norm does not: it is FedAvg."""
+        """Whether clients keep parameters. FedBN on a model without batch norm does not: it is
+        FedAvg.
+        """
         return self.kept.size > 0
 
     @property
@@ -149,22 +158,28 @@ def _refuse_repetition(modifiers: dict[str, Modifier]) -> None:
         if type(piece) in seen:
             first = seen[type(piece)]
             raise BadInput(
-                f"modifier={name}: it is the same correction as '{first}', which this algorithm has already"
+                f"modifier={name}: it is the same correction as '{first}', which this algorithm has"
+                " already"
             )
         seen[type(piece)] = name
 
 
 def _refuse_two_corrections(modifiers: dict[str, Modifier]) -> None:
-    """SCAFFOLD and FedDyn estimate the same gradient difference: together they would subtract it twice."""
+    """SCAFFOLD and FedDyn estimate the same gradient difference: together they would subtract it
+    twice.
+    """
     first, *more = [name for name, piece in modifiers.items() if overrides(piece, "shift")] or [""]
     if more:
         raise BadInput(
-            f"modifier={more[0]}: it corrects the same gradient as '{first}' of this algorithm does already"
+            f"modifier={more[0]}: it corrects the same gradient as '{first}' of this algorithm does"
+            " already"
         )
 
 
 def _refuse_adaptive(algo: dict[str, Any], client: ClientSettings) -> list[str]:
-    """(w - w_k) / (eta * K) is a mean gradient only for a linear solver; with Adam it means nothing."""
+    """(w - w_k) / (eta * K) is a mean gradient only for a linear solver; with Adam it means
+    nothing.
+    """
     needing = [name for name, piece in algo["modifiers"].items() if piece.needs_linear_solver]
     if algo["aggregate"].needs_linear_solver:
         needing.insert(0, algo["name"])
@@ -173,6 +188,7 @@ def _refuse_adaptive(algo: dict[str, Any], client: ClientSettings) -> list[str]:
     reason = f"{needing[0]} reads a mean gradient off the local path, which only sgd leaves there"
     if not algo["allow_adaptive"]:
         raise BadInput(
-            f"client.optimizer={client.optimizer}: {reason}; algo.allow_adaptive=true runs it all the same"
+            f"client.optimizer={client.optimizer}: {reason}; algo.allow_adaptive=true runs it all"
+            " the same"
         )
     return [f"adaptive client optimizer ({client.optimizer}) although {reason}"]

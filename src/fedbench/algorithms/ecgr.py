@@ -1,4 +1,6 @@
-"""ECGR: local steps whose sum stays short count in full, the others are damped. ECGR paper, Eqs. 3-11."""
+"""ECGR: local steps whose sum stays short count in full, the others are damped. ECGR paper, Eqs.
+3-11.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,19 @@ GIBIBYTE = 2**30
 
 @dataclass
 class Ecgr(Modifier):
-    """With v_1 ... v_tau the parameter differences of the local steps, k = floor(ratio * tau) of them are chosen:
+    """With v_1 ... v_tau the parameter differences of the local steps, k = floor(ratio * tau) of
+    them are chosen:
 
     u = sum_chosen v + beta * sum_rest v,    update <- u * ||sum v|| / ||u||
 
-    `greedy` (Eq. 6, released code) starts from S = 0 and takes the step that makes ||S + v_j|| smallest, again and
-    again; `norm_topk` takes the shortest steps, `exact` the best subset of all (Eq. 8), `centred` is greedy on the
-    steps minus their mean, as in the herding that the paper cites. beta null is 0.2, and 0.5 with FedNova.
+    `greedy` (Eq. 6, released code) starts from S = 0 and takes the step that makes ||S + v_j||
+    smallest, again and again; `norm_topk` takes the shortest steps, `exact` the best subset of all
+    (Eq. 8), `centred` is greedy on the steps minus their mean, as in the herding that the paper
+    cites. beta null is 0.2, and 0.5 with FedNova.
 
-    The trace takes steps x parameters x 4 bytes for the one client that a worker trains; what is longer than `memory`
-    GiB lies in a temporary file instead of in memory. The numbers are the same.
+    The trace takes steps x parameters x 4 bytes for the one client that a worker trains; what is
+    longer than `memory` GiB lies in a temporary file instead of in memory. The numbers are the
+    same.
     """
 
     order = 40
@@ -105,7 +110,10 @@ class Ecgr(Modifier):
         products = 8 * steps**2  # of every two steps, always in memory
         if size > room or products > total:
             most = min(room // (4 * self.where.size), math.isqrt(total // 8))
-            allowed = f"ecgr keeps all of {steps} local steps; {place} of this machine can hold {most} at most"
+            allowed = (
+                f"ecgr keeps all of {steps} local steps; {place} of this machine can hold {most} at"
+                " most"
+            )
             raise bad_value(key, value, allowed)
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +190,9 @@ def _differences(path: Tensor, start: Tensor) -> Iterator[Tensor]:
 
 
 def _matrix(shape: tuple[int, int], like: Tensor, limit: float) -> Tensor:
-    """Room for the trace: in memory, or, past the limit, in a temporary file that nobody else can see."""
+    """Room for the trace: in memory, or, past the limit, in a temporary file that nobody else can
+    see.
+    """
     size = shape[0] * shape[1]
     if size * like.element_size() <= limit:
         return like.new_empty(shape)

@@ -13,10 +13,11 @@ from fedbench.core.flat_model import FlatModel
 
 @dataclass
 class Dynamic(Modifier):
-    """y <- y - eta * (g_k(y) - s_k + alpha * (y - w)), then s_k <- s_k - alpha * (y_k - w), zero at the start.
+    """y <- y - eta * (g_k(y) - s_k + alpha * (y - w)), then s_k <- s_k - alpha * (y_k - w), zero at
+    the start.
 
-    The server's part is `server.Dynamic`. alpha is the same for all clients: the authors' program divides it by a
-    client's relative size and clips gradients, which is not in the paper.
+    The server's part is `server.Dynamic`. alpha is the same for all clients: the authors' program
+    divides it by a client's relative size and clips gradients, which is not in the paper.
     """
 
     order = 25

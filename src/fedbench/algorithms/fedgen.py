@@ -1,7 +1,8 @@
-"""FedGen: a generator of features, trained on the server against the clients' classifiers, helps local training.
+"""FedGen: a generator of features, trained on the server against the clients' classifiers, helps
+local training.
 
-Zhu, Hong and Zhou, "Data-free knowledge distillation for heterogeneous federated learning", 2021; defaults from the
-authors' program for MNIST.
+Zhu, Hong and Zhou, "Data-free knowledge distillation for heterogeneous federated learning", 2021;
+defaults from the authors' program for MNIST.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ class Network(Model):
 class Generator(Modifier):
     """From the second round on, with G frozen and in evaluation mode, a client minimises
 
-    CE(x, y) + B_g/B alpha_t CE(head(G(y')), y') + beta_t KL( softmax(head(G(y))), no gradient || p(.|x) )
+    CE(x, y) + B_g/B alpha_t CE(head(G(y')), y') + beta_t KL( softmax(head(G(y))), no gradient ||
+    p(.|x) )
 
-    y' uniform over the labels present anywhere, alpha_t = max(1e-4, alpha * decay^t), beta_t alike. The server then
-    trains G by `generator_steps` steps of Adam on sum_k mean_b u_{k,y_b} CE(head_k(G(y_b)), y_b) + diversity, with
-    u_{k,c} = (n_kc + 1) / sum_k (n_kc + 1) from the labels seen in the round. Adam's moments live on; its rate decays.
+    y' uniform over the labels present anywhere, alpha_t = max(1e-4, alpha * decay^t), beta_t alike.
+    The server then trains G by `generator_steps` steps of Adam on sum_k mean_b u_{k,y_b}
+    CE(head_k(G(y_b)), y_b) + diversity, with u_{k,c} = (n_kc + 1) / sum_k (n_kc + 1) from the
+    labels seen in the round. Adam's moments live on; its rate decays.
     """
 
     order = 3
@@ -108,7 +111,9 @@ class Generator(Modifier):
         return self.flat.size, self.classes
 
     def upload_size(self) -> int:
-        """The classifier, which is part of the client's update and not sent twice, and label counts."""
+        """The classifier, which is part of the client's update and not sent twice, and label
+        counts.
+        """
         return self.head.weight.numel() + (0 if self.bias is None else self.classes) + self.classes
 
     def init_server(self, model: FlatModel) -> State:
@@ -203,12 +208,16 @@ class Generator(Modifier):
 
 
 def label_weights(counts: Tensor) -> Tensor:
-    """u_{k,c}: each client's share of a class, from counts [K, C], as if each had one example more."""
+    """u_{k,c}: each client's share of a class, from counts [K, C], as if each had one example
+    more.
+    """
     return (counts + 1.0) / (counts + 1.0).sum(dim=0)
 
 
 def diversity(noise: Tensor, z: Tensor) -> Tensor:
-    """exp( mean_ij( -mean|eps_i - eps_j|^2 * mean|z_i - z_j| ) ): small when noises differ and features, too."""
+    """exp( mean_ij( -mean|eps_i - eps_j|^2 * mean|z_i - z_j| ) ): small when noises differ and
+    features, too.
+    """
     apart = (z[:, None] - z[None]).abs().mean(dim=2)
     noises = (noise[:, None] - noise[None]).square().mean(dim=2)
     return torch.exp((-noises * apart).mean())

@@ -1,7 +1,8 @@
 """FedGSNR: local steps in proportion to how well a client's gradient points along the global one.
 
-FedGSNR paper, Theorem 1, Proposition 1 and Algorithm 1; section VIII-B for the redistribution of steps, its
-interpolation with equal steps (figure 10) and the multiple of one gradient that it is compared with (figure 8).
+FedGSNR paper, Theorem 1, Proposition 1 and Algorithm 1; section VIII-B for the redistribution of
+steps, its interpolation with equal steps (figure 10) and the multiple of one gradient that it is
+compared with (figure 8).
 """
 
 from __future__ import annotations
@@ -31,19 +32,22 @@ CHOICES = {
 
 @dataclass
 class Gsnr(Modifier):
-    """m_k and s_k, mean and variance of the gradients of single examples at the received model; over the cohort
+    """m_k and s_k, mean and variance of the gradients of single examples at the received model;
+    over the cohort
 
-    m = sum p_k m_k,    s = sum p_k s_k + sum p_k (m_k - m)^2,    I_k = m_k.m + sum_j sqrt(s_kj s_j) / B
-    Q_k = |m_k|^2 + sum_j s_kj / B,    Q alike,    n_k = max(0, I_k / Q_k),    r_k = max(0, I_k / sqrt(Q_k Q - I_k^2))
+    m = sum p_k m_k,    s = sum p_k s_k + sum p_k (m_k - m)^2
+    I_k = m_k.m + sum_j sqrt(s_kj s_j) / B,    Q_k = |m_k|^2 + sum_j s_kj / B,    Q alike
+    n_k = max(0, I_k / Q_k),    r_k = max(0, I_k / sqrt(Q_k Q - I_k^2))
 
-    r_k is the client's GSNR. `redistribute` shares N * steps local steps out in proportion to n_k, at least one for
-    each n_k > 0; `alg1` gives steps * n_k to each. A client without steps sits the round out. `first` is figure 8's
-    strategy g-hat (Lemma 2): instead of steps * n_k steps a client takes one, along the gradient of its first training
-    batch at the received model (weight decay and corrections included), and sends steps * n_k times that displacement;
-    n_k = 0 sits the round out. `interpolation`, the lambda of figure 10, makes the steps (1 - lambda) E_k + lambda *
-    steps: 0 is the allocation above, 1 the same steps for all. B is the size of the statistic's batch (null: the
-    training batch), drawn anew every round; with `samples: full` the statistic takes all of the client's examples and B
-    remains the divisor.
+    r_k is the client's GSNR. `redistribute` shares N * steps local steps out in proportion to n_k,
+    at least one for each n_k > 0; `alg1` gives steps * n_k to each. A client without steps sits the
+    round out. `first` is figure 8's strategy g-hat (Lemma 2): instead of steps * n_k steps a client
+    takes one, along the gradient of its first training batch at the received model (weight decay
+    and corrections included), and sends steps * n_k times that displacement; n_k = 0 sits the round
+    out. `interpolation`, the lambda of figure 10, makes the steps (1 - lambda) E_k + lambda *
+    steps: 0 is the allocation above, 1 the same steps for all. B is the size of the statistic's
+    batch (null: the training batch), drawn anew every round; with `samples: full` the statistic
+    takes all of the client's examples and B remains the divisor.
     """
 
     order = 70
@@ -83,12 +87,16 @@ class Gsnr(Modifier):
         )
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """A run without interpolation is what it was before there was one; null stands for the training batch."""
+        """A run without interpolation is what it was before there was one; null stands for the
+        training batch.
+        """
         fields = {**fields, "batch": None if self.batch == self.training_batch else self.batch}
         return {key: value for key, value in fields.items() if key != "interpolation" or value != 0}
 
     def traffic(self, facts: Round) -> tuple[int, int]:
-        """Mean and variance up, a number of steps down, for all who were asked, the left out, too."""
+        """Mean and variance up, a number of steps down, for all who were asked, the left out,
+        too.
+        """
         return len(facts.asked), 2 * self.where.size * len(facts.asked)
 
     def extra_gradients(self, facts: Round) -> int:
@@ -122,7 +130,9 @@ class Gsnr(Modifier):
         return allocate(ratios, self.steps, self.rounding, self.interpolation)
 
     def update(self, local: Local, memory: Memory) -> None:
-        """`first`: steps * n_k times one step. Outside a round nothing is known, and n_k = 0 here if it is all's."""
+        """`first`: steps * n_k times one step. Outside a round nothing is known, and n_k = 0 here
+        if it is all's.
+        """
         if self.variant == "first" and "gsnr_ratio" in local.notes:
             local.update.mul_(self.steps * (local.notes["gsnr_ratio"] or 1.0))
 
@@ -134,7 +144,9 @@ class Gsnr(Modifier):
         divisors: list[int],
         examples: list[int],
     ) -> tuple[list[float], list[float]]:
-        """n_k and r_k. Every rank has the moments of its own clients; only sums and a few numbers are exchanged."""
+        """n_k and r_k. Every rank has the moments of its own clients; only sums and a few numbers
+        are exchanged.
+        """
         size, group, kind = self.where.size, federation.group, federation.state.w.dtype
         weights, owners = federation.weights(cohort, cohort), [federation.owners[k] for k in cohort]
         mine = [i for i, owner in enumerate(owners) if owner == group.rank]
@@ -156,7 +168,9 @@ class Gsnr(Modifier):
     def _moments(
         self, federation: Federation, index: int, client: int, count: int
     ) -> tuple[Tensor, Tensor]:
-        """Of the gradients of the data loss, with weight decay and control variates, at what the client receives."""
+        """Of the gradients of the data loss, with weight decay and control variates, at what the
+        client receives.
+        """
         own = federation.shards[client]
         before, memories = federation.state.receive(client)
         if count < len(own):
@@ -187,14 +201,18 @@ def statistic(
 
 
 def mixed(shares: list[float], steps: int, interpolation: float) -> list[float]:
-    """(1 - lambda) E_k + lambda E of figure 10; the shares themselves, to the last bit, with lambda 0."""
+    """(1 - lambda) E_k + lambda E of figure 10; the shares themselves, to the last bit, with lambda
+    0.
+    """
     return [(1.0 - interpolation) * share + interpolation * steps for share in shares]
 
 
 def allocate(
     ratios: list[float], steps: int, rounding: str = "largest", interpolation: float = 0.0
 ) -> list[int]:
-    """Whole steps in proportion to the ratios, or between that and equality; N * steps in all with `largest`."""
+    """Whole steps in proportion to the ratios, or between that and equality; N * steps in all with
+    `largest`.
+    """
     total, budget = math.fsum(ratios), len(ratios) * steps
     if total <= 0:
         return [0] * len(ratios)

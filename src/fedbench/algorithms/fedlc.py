@@ -20,10 +20,11 @@ LEAST_COUNT = 1e-8  # of a class that the client does not have: a margin of 100 
 
 @dataclass
 class Calibration(Modifier):
-    """Cross-entropy of z_c - tau * n_kc^(-1/4) instead of the logits z_c; counts never leave the client.
+    """Cross-entropy of z_c - tau * n_kc^(-1/4) instead of the logits z_c; counts never leave the
+    client.
 
-    `softmax` keeps the true class in the denominator; `paper` leaves it out, which has no lower bound. Evaluation
-    uses the logits themselves.
+    `softmax` keeps the true class in the denominator; `paper` leaves it out, which has no lower
+    bound. Evaluation uses the logits themselves.
     """
 
     order = 1

@@ -1,7 +1,8 @@
-"""FedNCV's clients: a leave-one-out control variate over their own examples. FedNCV paper, Eqs. 2-9, 14.
+"""FedNCV's clients: a leave-one-out control variate over their own examples. FedNCV paper, Eqs.
+2-9, 14.
 
-The mean of g_i - alpha * mean_{j != i} g_j over a client's examples is (1 - alpha) times the mean gradient, whatever
-the data: what is left of it is a scale for the client's update.
+The mean of g_i - alpha * mean_{j != i} g_j over a client's examples is (1 - alpha) times the mean
+gradient, whatever the data: what is left of it is a scale for the client's update.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ MODES = ("none", "derivative", "difference")
 
 @dataclass
 class LeaveOneOut(Modifier):
-    """update <- (1 - alpha_k) * update, and alpha_k <- alpha_k - rate * (change of ||(1 - alpha_k) update||^2).
+    """update <- (1 - alpha_k) * update, and alpha_k <- alpha_k - rate * (change of ||(1 - alpha_k)
+    update||^2).
 
-    The paper does not say what the change is. `derivative`: by alpha, which is -2 (1 - alpha_k) ||update||^2, so alpha
-    rises; `difference`: the squared norm of the client's last round minus this one's. alpha is clipped to
-    [0, alpha_max], else it reaches 1 and the client stops; start, rate and clip are our choice.
+    The paper does not say what the change is. `derivative`: by alpha, which is -2 (1 - alpha_k)
+    ||update||^2, so alpha rises; `difference`: the squared norm of the client's last round minus
+    this one's. alpha is clipped to [0, alpha_max], else it reaches 1 and the client stops; start,
+    rate and clip are our choice.
     """
 
     order = 60

@@ -1,7 +1,8 @@
-"""FedPGVC: what the last layers step along instead of their gradient. FedPGVC paper, Eqs. 8-10, 14, 15.
+"""FedPGVC: what the last layers step along instead of their gradient. FedPGVC paper, Eqs. 8-10, 14,
+15.
 
-The paper contradicts itself on the penalty rho, so its readings have names; see docs/algorithms.md. None but `code`
-leaves a linear solver behind on the mask, so client momentum is refused.
+The paper contradicts itself on the penalty rho, so its readings have names; see docs/algorithms.md.
+None but `code` leaves a linear solver behind on the mask, so client momentum is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ READINGS = ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add", "code")
 
 @dataclass
 class Pgvc(Modifier):
-    """On the last layers, with g the mini-batch gradient and rho the gradient of half the mean squared loss (Eq. 14):
+    """On the last layers, with g the mini-batch gradient and rho the gradient of half the mean
+    squared loss (Eq. 14):
 
     norm        sigma * g_l / ||g_l||  for every layer l (Eqs. 8-10: steps of constant length)
     eq15        rho (*) g, entry by entry, as printed: not a descent direction
@@ -110,7 +112,8 @@ class Pgvc(Modifier):
         return self.sigma / torch.linalg.vector_norm(g).clamp_(min=LEAST_NORM)
 
     def update(self, local: Local, memory: Memory) -> None:
-        """`code`: s_l is the loss of example l times the mean entry of the summed gradient of *tensor* l.
+        """`code`: s_l is the loss of example l times the mean entry of the summed gradient of
+        *tensor* l.
 
         The released program mixes up the numbers of examples, tensors and layers in this way.
         """

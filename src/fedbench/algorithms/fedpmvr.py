@@ -1,4 +1,6 @@
-"""FedPMVR: partial momentum on the last layers. FedPMVR paper, Eqs. 5, 6 and 12, and its algorithm box."""
+"""FedPMVR: partial momentum on the last layers. FedPMVR paper, Eqs. 5, 6 and 12, and its algorithm
+box.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,14 @@ VARIANTS = ("shrink", "ema", "accum", "eq12", "alg1", "code")
 class Pmvr(Modifier):
     """With D the client's update of the last layers, after training:
 
-    shrink  D <- (1 - alpha) D: Eqs. 5 and 6 with the momentum zeroed every round; a smaller server step for the head
-    ema     m_k <- alpha D + (1 - alpha) m_k, D <- D - m_k, with m_k kept from round to round (Eq. 5)
-    accum   m_k <- alpha D + m_k, D <- D - m_k (the released program's recursion, if its test were ever true)
+    shrink  D <- (1 - alpha) D: Eqs. 5 and 6 with the momentum zeroed every round;
+            a smaller server step for the head
+    ema     m_k <- alpha D + (1 - alpha) m_k, D <- D - m_k, with m_k kept between rounds (Eq. 5)
+    accum   m_k <- alpha D + m_k, D <- D - m_k (the released program's recursion,
+            if its test were ever true)
     eq12    in every step m <- alpha m + (1 - alpha) g instead of g, from zero every round (Eq. 12)
-    alg1    one step more along the gradient of all own data: alpha on the last layers, eta elsewhere (the box)
+    alg1    one step more along the gradient of all own data: alpha on the last layers,
+            eta elsewhere (the box)
     code    nothing: what the released program does, because its test is never true
     """
 

@@ -1,4 +1,6 @@
-"""FedProx: a pull towards the received model. Li et al., "Federated optimization in heterogeneous networks", 2020."""
+"""FedProx: a pull towards the received model. Li et al., "Federated optimization in heterogeneous
+networks", 2020.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from fedbench.core.errors import require
 class Prox(Modifier):
     """w_k <- w_k - eta * (g_k(w_k) + mu * (w_k - w)).
 
-    The pull is part of the gradient, so it passes through the optimizer's momentum. (The FedNova authors' program
-    adds it to the momentum buffer after the step, from where it leaks into the next one; that is not copied.)
+    The pull is part of the gradient, so it passes through the optimizer's momentum. (The FedNova
+    authors' program adds it to the momentum buffer after the step, from where it leaks into the
+    next one; that is not copied.)
     """
 
     order = 20

@@ -11,7 +11,9 @@ from fedbench.core.flat_model import FlatModel
 
 @dataclass(frozen=True)
 class Phase:
-    """Some local steps with an optimizer of their own over a slice of the parameters; the rest is frozen."""
+    """Some local steps with an optimizer of their own over a slice of the parameters; the rest is
+    frozen.
+    """
 
     steps: int
     trained: slice | None = None  # None: everything
@@ -19,8 +21,8 @@ class Phase:
     def enter(self, model: FlatModel) -> nn.Parameter:
         """Freeze what is not trained; returns the parameter for the optimizer.
 
-        A zero gradient would not freeze: momentum and weight decay move such weights. Modules before the trained
-        slice run in evaluation mode, which keeps their batch-norm statistics.
+        A zero gradient would not freeze: momentum and weight decay move such weights. Modules
+        before the trained slice run in evaluation mode, which keeps their batch-norm statistics.
         """
         if self.trained is None:
             if (
@@ -56,10 +58,11 @@ class Joint:
 
 @dataclass
 class HeadThenBody:
-    """FedRep (Collins et al. 2021): the head with the body frozen, then, in the last epoch, the body.
+    """FedRep (Collins et al. 2021): the head with the body frozen, then, in the last epoch, the
+    body.
 
-    The body gets at most half of the steps, so that a client with few of them trains both. Each phase has an
-    optimizer of its own: momentum of the head's must not enter the body's.
+    The body gets at most half of the steps, so that a client with few of them trains both. Each
+    phase has an optimizer of its own: momentum of the head's must not enter the body's.
     """
 
     def phases(self, model: FlatModel, steps: int, steps_an_epoch: int) -> list[Phase]:

@@ -1,7 +1,9 @@
-"""What an algorithm is: slots that each answer one question, and modifiers that each override a few hooks.
+"""What an algorithm is: slots that each answer one question, and modifiers that each override a few
+hooks.
 
-The engine calls the hooks in the order in which they stand here. An update is always "after minus before". State is
-returned by hooks and kept by the engine, keyed by client and modifier: a modifier object itself never changes.
+The engine calls the hooks in the order in which they stand here. An update is always "after minus
+before". State is returned by hooks and kept by the engine, keyed by client and modifier: a modifier
+object itself never changes.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Scene:
 
 @dataclass(frozen=True)
 class Round:
-    """The facts of one round, computed once and passed to every piece. Lists follow the order of the cohort."""
+    """The facts of one round, computed once and passed to every piece. Lists follow the order of
+    the cohort.
+    """
 
     index: int  # counted from 0
     cohort: list[int]
@@ -157,7 +161,9 @@ class Modifier:
 
     @property
     def active(self) -> bool:
-        """False when the settings make it the identity: the engine then leaves it out altogether."""
+        """False when the settings make it the identity: the engine then leaves it out
+        altogether.
+        """
         return True
 
     @property
@@ -171,10 +177,14 @@ class Modifier:
         return None
 
     def check_room(self, steps: int, key: str, value: int) -> None:
-        """Refuse local steps of which it must keep more than there is room for, with the key that asks for them."""
+        """Refuse local steps of which it must keep more than there is room for, with the key that
+        asks for them.
+        """
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The settings as they enter a run's identity: without those that cannot change a number."""
+        """The settings as they enter a run's identity: without those that cannot change a
+        number.
+        """
         return fields
 
     @property
@@ -189,15 +199,21 @@ class Modifier:
 
     @property
     def proximal(self) -> float:
-        """Weight of a pull towards the received model, which changes what the local solver accumulates."""
+        """Weight of a pull towards the received model, which changes what the local solver
+        accumulates.
+        """
         return 0.0
 
     def bind(self, scene: Scene, key: str) -> None:
-        """Resolve `where` on this model, among the parameters that leave the client. `key` is for messages."""
+        """Resolve `where` on this model, among the parameters that leave the client. `key` is for
+        messages.
+        """
         self.where = scene.shared
 
     def extra_floats(self) -> tuple[int, int]:
-        """Floats down for each client that is asked and up for each that trains, on top of the model."""
+        """Floats down for each client that is asked and up for each that trains, on top of the
+        model.
+        """
         return 0, 0
 
     def traffic(self, facts: Round) -> tuple[int, int]:
@@ -223,28 +239,35 @@ class Modifier:
     def num_steps(
         self, federation: Federation, index: int, cohort: list[int], steps: list[int]
     ) -> Allocation:
-        """Local steps of every cohort member; a client with none is left out of the round. All ranks call it."""
+        """Local steps of every cohort member; a client with none is left out of the round. All
+        ranks call it.
+        """
         return Allocation(steps)
 
     def shift(self, memory: Memory, gradient: Tensor) -> None:
         """Add to a gradient at the received model, in place, what this modifier corrects it by."""
 
     def start(self, federation: Federation, clients: list[int]) -> dict[int, Tensor]:
-        """Shared parameters that clients start from where they are not the server's. All ranks call it.
+        """Shared parameters that clients start from where they are not the server's. All ranks call
+        it.
 
         Needed are only those of the clients that this rank owns.
         """
         return {}
 
     def begin(self, local: Local, memory: Memory) -> None:
-        """Before the first step: compute into `memory.scratch` what stays the same during the round."""
+        """Before the first step: compute into `memory.scratch` what stays the same during the
+        round.
+        """
 
     def loss(self, local: Local, memory: Memory, loss: Tensor) -> Tensor:
         """After the forward pass, with `local.batch`: the loss to minimise instead of `loss`."""
         return loss
 
     def probe(self, local: Local, memory: Memory) -> None:
-        """Before backward, with the graph alive: gradients of anything else go to `memory.scratch`."""
+        """Before backward, with the graph alive: gradients of anything else go to
+        `memory.scratch`.
+        """
 
     def grad(self, local: Local, memory: Memory) -> None:
         """After backward, before the optimizer: change `local.model.g` in place."""
@@ -263,12 +286,16 @@ class Modifier:
         return facts.weights
 
     def server(self, facts: Round, state: State, uploaded: Tensor | None) -> State:
-        """After the server step: the new server state, from the reduced upload (a row a client if it `collects`)."""
+        """After the server step: the new server state, from the reduced upload (a row a client if
+        it `collects`).
+        """
         return state
 
 
 def overrides(modifier: Modifier, hook: str) -> bool:
-    """Whether this modifier does anything at a hook, so that the hot path calls only those that do."""
+    """Whether this modifier does anything at a hook, so that the hot path calls only those that
+    do.
+    """
     return getattr(type(modifier), hook) is not getattr(Modifier, hook)
 
 
@@ -281,7 +308,9 @@ def chain(modifiers: dict[str, Modifier], hook: str) -> list[tuple[str, Callable
 
 
 def masked(scene: Scene, layers: int | None, key: str, skip: int = 0) -> Selection:
-    """The last layers (None: all), or those before the last `skip` ones, without what never leaves the client."""
+    """The last layers (None: all), or those before the last `skip` ones, without what never leaves
+    the client.
+    """
     model = scene.model
     chosen = model.everything() if layers is None else model.last(layers, f"{key}.layers", skip)
     return model.without(chosen, model.without(model.everything(), scene.shared))

@@ -22,9 +22,10 @@ PROJECTION = 256  # width of the projection in the authors' program
 class Contrast(Modifier):
     """loss + mu * mean_b( -log( e^{cos(z, z_g)/T} / (e^{cos(z, z_g)/T} + e^{cos(z, z_p)/T}) ) ).
 
-    z is the head's input (a projection of the features, unless `projection` is off), z_g that of the received model,
-    z_p that of the client's own last local model, however old. A client that takes part for the first time has none:
-    its term is zero. Both other networks run in evaluation mode, without gradients.
+    z is the head's input (a projection of the features, unless `projection` is off), z_g that of
+    the received model, z_p that of the client's own last local model, however old. A client that
+    takes part for the first time has none: its term is zero. Both other networks run in evaluation
+    mode, without gradients.
     """
 
     order = 2

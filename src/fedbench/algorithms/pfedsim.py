@@ -1,7 +1,7 @@
 """pFedSim: after a FedAvg phase, clients with similar classifiers share their feature extractors.
 
-Tan, Zhou and Shi, "pFedSim: similarity-aware model aggregation towards personalized federated learning", 2023; the
-formulas are those of the authors' program, which is part of FL-bench.
+Tan, Zhou and Shi, "pFedSim: similarity-aware model aggregation towards personalized federated
+learning", 2023; the formulas are those of the authors' program, which is part of FL-bench.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def is_personal(warmup: float, index: int, rounds: int) -> bool:
 
 @dataclass
 class UntilWarm(Mean):
-    """The aggregate slot: FedAvg in the first phase; in the second the server's model stays as it is."""
+    """The aggregate slot: FedAvg in the first phase; in the second the server's model stays as it
+    is.
+    """
 
     warmup: float = 0.5
 
@@ -44,11 +46,13 @@ class UntilWarm(Mean):
 
 @dataclass
 class Similarity(Modifier):
-    """Second phase: client i starts from extractor sum_j a_ij extractor_j and its own classifier, trains, returns both.
+    """Second phase: client i starts from extractor sum_j a_ij extractor_j and its own classifier,
+    trains, returns both.
 
-    sim_ij = max(0, mean over classes of cos(classifier row of i, of j)), refreshed for pairs that meet in a round;
-    a_ij is proportional to -log(1 - sim_ij) with sim_ii = 0.9999. Who has met nobody similar keeps its own extractor.
-    Batch-norm statistics are averaged over the cohort, as everywhere.
+    sim_ij = max(0, mean over classes of cos(classifier row of i, of j)), refreshed for pairs that
+    meet in a round; a_ij is proportional to -log(1 - sim_ij) with sim_ii = 0.9999. Who has met
+    nobody similar keeps its own extractor. Batch-norm statistics are averaged over the cohort, as
+    everywhere.
     """
 
     order = 90
@@ -73,7 +77,9 @@ class Similarity(Modifier):
         return {"similarity": torch.eye(self.clients, dtype=torch.float64)}
 
     def start(self, federation: Federation, clients: list[int]) -> dict[int, Tensor]:
-        """Every rank mixes the models of the clients that it owns, from all clients' models, some columns at a time."""
+        """Every rank mixes the models of the clients that it owns, from all clients' models, some
+        columns at a time.
+        """
         state, group = federation.state, federation.group
         if not is_personal(self.warmup, federation.done, self.rounds):
             return {}
@@ -116,7 +122,9 @@ class Similarity(Modifier):
 
 
 def similarities(classifiers: Tensor) -> Tensor:
-    """[K, C, F] -> [K, K]: the mean over classes of the cosine of two classifiers' rows, at least 0."""
+    """[K, C, F] -> [K, K]: the mean over classes of the cosine of two classifiers' rows, at least
+    0.
+    """
     directions = functional.normalize(classifiers, dim=2)
     return (
         torch.einsum("icf,jcf->ij", directions, directions).div(classifiers.shape[1]).clamp(min=0.0)

@@ -1,7 +1,7 @@
 """Control variates: SCAFFOLD on all layers, FedPVR on the last ones.
 
-Karimireddy et al., "SCAFFOLD: stochastic controlled averaging for federated learning", 2020 (option II);
-Li et al., "On the effectiveness of partial variance reduction in federated learning", 2023.
+Karimireddy et al., "SCAFFOLD: stochastic controlled averaging for federated learning", 2020 (option
+II); Li et al., "On the effectiveness of partial variance reduction in federated learning", 2023.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ CORRECTIONS = ("inside", "outside")
 
 @dataclass
 class ControlVariate(Modifier):
-    """y <- y - eta * (g_k(y) - c_k + c), then c_k <- c_k - c + (w - y) / (eta * ||a_k||_1), all zero at the start.
+    """y <- y - eta * (g_k(y) - c_k + c), then c_k <- c_k - c + (w - y) / (eta * ||a_k||_1), all
+    zero at the start.
 
-    The divisor is eta * K for plain SGD. With momentum there are two consistent pairs: `inside`, the correction is
-    part of the gradient and passes through the buffer, so the divisor is what the buffer accumulates, ||a||_1;
-    `outside`, the correction is applied after the optimizer's step and the divisor is K. (The mixed pair makes
-    c_k - c grow without bound.) c_k comes from the local path itself, even when another modifier changes what is
-    uploaded.
+    The divisor is eta * K for plain SGD. With momentum there are two consistent pairs: `inside`,
+    the correction is part of the gradient and passes through the buffer, so the divisor is what the
+    buffer accumulates, ||a||_1; `outside`, the correction is applied after the optimizer's step and
+    the divisor is K. (The mixed pair makes c_k - c grow without bound.) c_k comes from the local
+    path itself, even when another modifier changes what is uploaded.
     """
 
     order = 30
@@ -90,7 +91,9 @@ class ControlVariate(Modifier):
         return Finished(client={"c": new}, upload=new - memory.client["c"], numbers=[new.norm()])
 
     def upload_weights(self, facts: Round) -> list[float]:
-        """Over all clients, not over the cohort: that keeps c = mean of all c_k under partial participation."""
+        """Over all clients, not over the cohort: that keeps c = mean of all c_k under partial
+        participation.
+        """
         return facts.shares
 
     def server(self, facts: Round, state: State, uploaded: Tensor | None) -> State:

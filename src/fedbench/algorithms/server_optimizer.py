@@ -28,7 +28,9 @@ class Add:
         return update, state
 
     def identity(self, fields: dict[str, Any], lr: float) -> dict[str, Any]:
-        """The settings as they enter a run's identity: those that cannot change a number at their defaults."""
+        """The settings as they enter a run's identity: those that cannot change a number at their
+        defaults.
+        """
         return fields
 
     def also_score(self, state: State) -> dict[str, Tensor]:
@@ -72,10 +74,12 @@ class Momentum(Add):
 
 @dataclass
 class Dynamic(Add):
-    """FedDyn's server (Acar et al. 2021): h <- h - alpha/m * sum_S (y_k - w), w <- mean_S(y_k) - h / alpha.
+    """FedDyn's server (Acar et al. 2021): h <- h - alpha/m * sum_S (y_k - w), w <- mean_S(y_k) - h
+    / alpha.
 
-    m counts all clients, so with the mean update D and the cohort's share s of all weights (|S|/m when they are
-    uniform) h <- h - alpha * s * D. The authors report the plain mean of the active models, which is scored, too.
+    m counts all clients, so with the mean update D and the cohort's share s of all weights (|S|/m
+    when they are uniform) h <- h - alpha * s * D. The authors report the plain mean of the active
+    models, which is scored, too.
     """
 
     alpha: float = 0.01
@@ -95,10 +99,11 @@ class Dynamic(Add):
 
 @dataclass
 class Eq16(Add):
-    """FedPGVC's server. Eq. 16 as printed (`literal`) is w <- (1 - lr) w + mean y_k with lr = eta_g.
+    """FedPGVC's server. Eq. 16 as printed (`literal`) is w <- (1 - lr) w + mean y_k with lr =
+    eta_g.
 
-    Its coefficients sum to 2 - lr, so the model grows every round unless lr = 1; the convex reading,
-    (1 - lr) w + lr mean y_k, is the default.
+    Its coefficients sum to 2 - lr, so the model grows every round unless lr = 1; the convex
+    reading, (1 - lr) w + lr mean y_k, is the default.
     """
 
     literal: bool = False

@@ -1,6 +1,7 @@
 """Values of the environment in a configuration: used as they are, shown as `${oc.env:NAME}`.
 
-A variable may hold a token or a password. So config.yaml, W&B, the report and messages have the interpolation.
+A variable may hold a token or a password. So config.yaml, W&B, the report and messages have the
+interpolation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ SHORTEST = (
 
 
 def shown(composed: DictConfig) -> Any:
-    """The configuration as plain values, with interpolations in place of the environment's values."""
+    """The configuration as plain values, with interpolations in place of the environment's
+    values.
+    """
     with _resolver(lambda *arguments: _text(arguments)):
         return _resolved(composed, OmegaConf.to_container(composed, resolve=False), "")
 
@@ -74,7 +77,9 @@ class Values:
 
 
 def hidden_by_name(text: str, words: list[str]) -> str:
-    """The same for a configuration that could not be composed: of the variables that the words name."""
+    """The same for a configuration that could not be composed: of the variables that the words
+    name.
+    """
     names = re.findall(r"oc\.env:\s*(\w+)", " ".join(words))
     values = {
         os.environ[name]: f"${{oc.env:{name}}}"

@@ -31,7 +31,10 @@ PLUGINS = {
     "hydra/launcher/ray_aws": "ray",
     "hydra/sweeper/optuna": "optuna",
 }
-QUOTES = """and for the shell and Hydra both quote a value with signs beside A-Z, 0-9 and /._-:+, as 'key="a=b"'"""
+QUOTES = (
+    "and quote a value that contains characters other than letters, digits and /._-:+ "
+    """for the shell and for Hydra, as in 'key="a=b"'"""
+)
 
 
 def explain(error: Exception, arguments: list[str]) -> str:
@@ -184,7 +187,9 @@ def _section(key: str, known: list[str]) -> str:
 
 
 def check_words(arguments: list[str]) -> None:
-    """Refuse what Hydra stumbles over: unknown options, a list where one file is chosen, a modifier twice."""
+    """Refuse what Hydra stumbles over: unknown options, a list where one file is chosen, a modifier
+    twice.
+    """
     parser = get_args_parser()
     parser.error = _refuse_option
     for word in parser.parse_args(arguments).overrides:
@@ -205,7 +210,10 @@ def check_torchrun() -> None:
         return
     numbers = {key: os.environ.get(key, "") for key in ("WORLD_SIZE", "RANK", "MASTER_PORT")}
     for key, value in numbers.items():
-        allowed = "torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; a number is allowed here, or none of them"
+        allowed = (
+            "torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; a number is allowed here,"
+            " or none of them"
+        )
         require(value.isdecimal(), f"environment: {key}", value, allowed)
     rank, size = int(numbers["RANK"]), int(numbers["WORLD_SIZE"])
     require(
@@ -214,7 +222,9 @@ def check_torchrun() -> None:
 
 
 def options_first(arguments: list[str]) -> list[str]:
-    """Options with their values in front of the words: Hydra takes key=value words only in one piece."""
+    """Options with their values in front of the words: Hydra takes key=value words only in one
+    piece.
+    """
     actions = {
         name: action for action in get_args_parser()._actions for name in action.option_strings
     }

@@ -1,4 +1,6 @@
-"""From a part of the configuration to an object of its type; a wrong key, type or class is named with its full key."""
+"""From a part of the configuration to an object of its type; a wrong key, type or class is named
+with its full key.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def _check_flags(schema: type, node: DictConfig, prefix: str) -> None:
 
 
 def filled(node: DictConfig, prefix: str, ability: str) -> Any:
-    """The object that a group's or a slot's `_target_` names, filled from the node; it must have the named method."""
+    """The object that a group's or a slot's `_target_` names, filled from the node; it must have
+    the named method.
+    """
     name = node["_target_"]
     try:
         target = get_class(name)

@@ -1,4 +1,6 @@
-"""The typed configuration: what Hydra composed, checked key by key before anything is built or written."""
+"""The typed configuration: what Hydra composed, checked key by key before anything is built or
+written.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from fedbench.core.errors import BadInput, nearest, require, why_unresolved
 
 @dataclass
 class Config:
-    """A checked configuration: scalars, one settings object a group, and the plain tree that identifies the run."""
+    """A checked configuration: scalars, one settings object a group, and the plain tree that
+    identifies the run.
+    """
 
     scalars: Scalars
     data: Any
@@ -92,7 +96,10 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     _check_short_names(composed)
     OmegaConf.resolve(composed)
     for section in SECTIONS:
-        allowed = f"it is a section with keys of its own, such as {section}.{next(iter(SECTIONS[section].__annotations__))}"
+        allowed = (
+            "it is a section with keys of its own, such as"
+            f" {section}.{next(iter(SECTIONS[section].__annotations__))}"
+        )
         require(
             OmegaConf.is_dict(composed.get(section, {})), section, composed.get(section), allowed
         )
@@ -156,7 +163,8 @@ def _check_stand_in(composed: DictConfig, scale: str | None) -> None:
     """scale=smoke runs on stand-ins, which a file of one's own has not."""
     if scale == "smoke" and composed.data["_target_"].endswith("NpzDataset"):
         raise BadInput(
-            "scale=smoke: data=npz has no stand-in; rounds=2 data.subset=300 instead make a short run"
+            "scale=smoke: data=npz has no stand-in; rounds=2 data.subset=300 instead make a"
+            " short run"
         )
 
 
@@ -180,7 +188,9 @@ def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _check_data_name(data: DictConfig, choice: str | None) -> None:
-    """The name under which a dataset of ours stands in every output is its own. (data=npz is named by its owner.)"""
+    """The name under which a dataset of ours stands in every output is its own. (data=npz is named
+    by its owner.)
+    """
     file = config_folder() / "data" / f"{choice}.yaml"
     own = yaml.safe_load(file.read_text())["name"] if file.is_file() else None
     name = data.get("name")
@@ -214,7 +224,8 @@ def _check_short_names(composed: DictConfig) -> None:
         if key in _declared(composed.algo.name) and key not in used:
             elsewhere = f"modifier=[...] repeats one that algo={composed.algo.name} has already"
             raise BadInput(
-                f"algo.{key} has no effect: {elsewhere}, or a long key algo.modifiers... overrides it"
+                f"algo.{key} has no effect: {elsewhere}, or a long key algo.modifiers..."
+                " overrides it"
             )
         if key not in (*SLOTS, *used):
             raise BadInput(f"unknown key 'algo.{key}': {nearest(str(key), [*SLOTS, *used])}")

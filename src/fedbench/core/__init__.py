@@ -1,1 +1,3 @@
-"""What everything else rests on: flat parameters, derived randomness, errors, files that are whole or not there."""
+"""What everything else rests on: flat parameters, derived randomness, errors, files that are whole
+or not there.
+"""

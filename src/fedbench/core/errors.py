@@ -1,4 +1,6 @@
-"""The one exception that stands for a mistake of the user: it becomes one line and exit status 2."""
+"""The one exception that stands for a mistake of the user: it becomes one line and exit status
+2.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _TOO_LARGE = (
 
 
 class BadInput(Exception):
-    """A wrong key, value, file or combination. The message is one line that says what is allowed."""
+    """A wrong key, value, file or combination. The message is one line that says what is
+    allowed.
+    """
 
 
 class MissingData(BadInput):
@@ -59,12 +63,17 @@ def why_unresolved(error: Exception) -> str:
     reason = reason.replace("Unsupported interpolation type", "there is no function")
     variable = re.search(r"Environment variable '([^']*)' not found", reason)
     if variable:
-        return f"{variable.group()}; set it, or write ${{oc.env:{variable.group(1)},VALUE}} for a default"
+        return (
+            f"{variable.group()}; set it, or write ${{oc.env:{variable.group(1)},VALUE}} for a"
+            " default"
+        )
     return f"{reason}; the name of another key is allowed, such as ${{client.lr}}"
 
 
 def spelled_out(message: str) -> str:
-    """With signs that move the cursor or begin a new line spelled out: values are shown as they are."""
+    """With signs that move the cursor or begin a new line spelled out: values are shown as they
+    are.
+    """
     return re.sub(
         r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found.group())[1:-1], message
     )

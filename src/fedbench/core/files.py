@@ -12,9 +12,11 @@ from typing import Any
 
 
 def write_atomically(path: Path, content: str | bytes, durable: bool = True) -> None:
-    """Write beside the file and rename: two writers never share a temporary file, and a full disk leaves none.
+    """Write beside the file and rename: two writers never share a temporary file, and a full disk
+    leaves none.
 
-    `durable` waits until the disk has it. Without, a crash of the machine (not of the process) may lose the change.
+    `durable` waits until the disk has it. Without, a crash of the machine (not of the process) may
+    lose the change.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,9 @@ def append(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the names in a folder, so that what follows is never there without them."""
+    """Wait until the disk has the names in a folder, so that what follows is never there without
+    them.
+    """
     file = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -60,7 +64,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_made(made: Sequence[Path]) -> None:
-    """Take back files and folders that were new, from the innermost one to the first that holds anything else."""
+    """Take back files and folders that were new, from the innermost one to the first that holds
+    anything else.
+    """
     for place in made:
         try:
             place.rmdir() if place.is_dir() else place.unlink(missing_ok=True)
@@ -69,14 +75,18 @@ def remove_made(made: Sequence[Path]) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Temporary files of a process that was killed while it wrote. Only for who holds the folder's lock."""
+    """Temporary files of a process that was killed while it wrote. Only for who holds the folder's
+    lock.
+    """
     for file in folder.glob(".*.part"):
         if file.is_symlink() or not file.is_dir():  # a folder is nothing that this program left
             file.unlink(missing_ok=True)
 
 
 def checksum(path: Path) -> str:
-    """Processors have instructions for this one: 1.4 s for a gigabyte, half of what hashlib's blake2b takes."""
+    """Processors have instructions for this one: 1.4 s for a gigabyte, half of what hashlib's
+    blake2b takes.
+    """
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,9 +1,11 @@
-"""The flat parameter space: one vector for all parameters, one for their gradients, one for float buffers.
+"""The flat parameter space: one vector for all parameters, one for their gradients, one for float
+buffers.
 
-A model's parameters are views into `w` and their gradients views into `g`, so a correction is one vector operation,
-a client's optimizer has one parameter and aggregation is a matrix product. Parameters follow the order of the
-model's declared layers: "the last two layers" is the slice `w[start:]`. Convolution weights are stored in
-channels_last order (the parameter is a strided view), because a training step is about a quarter faster that way.
+A model's parameters are views into `w` and their gradients views into `g`, so a correction is one
+vector operation, a client's optimizer has one parameter and aggregation is a matrix product.
+Parameters follow the order of the model's declared layers: "the last two layers" is the slice
+`w[start:]`. Convolution weights are stored in channels_last order (the parameter is a strided
+view), because a training step is about a quarter faster that way.
 """
 
 from __future__ import annotations
@@ -151,7 +153,9 @@ class FlatModel:
         return self.select([])
 
     def last(self, layers: int, key: str, skip: int = 0) -> Selection:
-        """The last layers of the model, or those before the last `skip` ones; `key` is named when there are fewer."""
+        """The last layers of the model, or those before the last `skip` ones; `key` is named when
+        there are fewer.
+        """
         count = len(self.layers)
         allowed = f"the model has {count} layers with weights, so 0 to {count - skip} are allowed"
         require(0 <= layers <= count - skip, key, layers, allowed)
@@ -204,7 +208,9 @@ class FlatModel:
         return pieces
 
     def twin(self) -> FlatModel:
-        """A second network of the same kind, in evaluation mode, for other parameters and buffers."""
+        """A second network of the same kind, in evaluation mode, for other parameters and
+        buffers.
+        """
         network = FlatModel(copy.deepcopy(self.module), self.device)
         network.module.eval()
         return network
@@ -222,7 +228,9 @@ class FlatModel:
 
 
 def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
-    """A parameter-shaped view of a piece of the flat vector; convolution weights in channels_last order."""
+    """A parameter-shaped view of a piece of the flat vector; convolution weights in channels_last
+    order.
+    """
     if len(shape) != 4:
         return piece.view(shape)
     outputs, inputs, height, width = shape

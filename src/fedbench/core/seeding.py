@@ -1,8 +1,8 @@
 """Randomness by name, never by sequence.
 
-Every random draw has its own generator, derived from (seed, purpose, round, client). No draw depends on how many
-came before it, so cohorts, batches and initial weights are the same for every method, for any number of workers
-and after a resume.
+Every random draw has its own generator, derived from (seed, purpose, round, client). No draw
+depends on how many came before it, so cohorts, batches and initial weights are the same for every
+method, for any number of workers and after a resume.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ def derive(seed: int, purpose: str, *numbers: int) -> int:
 
 
 def torch_generator(seed: int, purpose: str, *numbers: int) -> torch.Generator:
-    """A CPU generator: index draws stay on the CPU, so they do not depend on the device that trains."""
+    """A CPU generator: index draws stay on the CPU, so they do not depend on the device that
+    trains.
+    """
     return torch.Generator().manual_seed(derive(seed, purpose, *numbers))
 
 

@@ -1,4 +1,6 @@
-"""Datasets in memory. `instantiate(cfg.data)` gives a settings object; its `load(seed)` gives a `Dataset`."""
+"""Datasets in memory. `instantiate(cfg.data)` gives a settings object; its `load(seed)` gives a
+`Dataset`.
+"""
 
 from fedbench.data.dataset import Dataset, stratified_subset
 from fedbench.data.digits import Digits

@@ -1,4 +1,6 @@
-"""Attacks: clients whose training data is spoilt (FedGSNR paper, section VIII-B4). Test data never is."""
+"""Attacks: clients whose training data is spoilt (FedGSNR paper, section VIII-B4). Test data never
+is.
+"""
 
 from __future__ import annotations
 
@@ -62,13 +64,16 @@ class LabelShift(Attack):
 
 @dataclass
 class RandomInput(Attack):
-    """x is uniform on [-1, 1], as the network sees it, and stays the same in all rounds; labels stay."""
+    """x is uniform on [-1, 1], as the network sees it, and stays the same in all rounds; labels
+    stay.
+    """
 
     def check(self, clients: int, classes: int, sequences: bool) -> None:
         super().check(clients, classes, sequences)
         if sequences:
             raise BadInput(
-                "attack=random_input: it needs images or numbers, this data is text; label_shift is allowed"
+                "attack=random_input: it needs images or numbers, this data is text; label_shift is"
+                " allowed"
             )
 
     def note(self) -> str:

@@ -1,6 +1,7 @@
 """Random crops and flips of a batch of images, on tensors, all at once.
 
-Draws come from torch's own generator, which is seeded for every client and round: the same for any number of workers.
+Draws come from torch's own generator, which is seeded for every client and round: the same for any
+number of workers.
 """
 
 from __future__ import annotations

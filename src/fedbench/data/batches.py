@@ -1,4 +1,6 @@
-"""Batches without a DataLoader: the data is a tensor in memory, a batch is an index gather on it."""
+"""Batches without a DataLoader: the data is a tensor in memory, a batch is an index gather on
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from fedbench.data.dataset import Dataset
 class Examples:
     """Inputs and labels on the training device. uint8 images are standardised a batch at a time.
 
-    Memory-mapped inputs stay where they are, and a batch of them goes to the labels' device. Sequences of integers
-    are passed on untouched.
+    Memory-mapped inputs stay where they are, and a batch of them goes to the labels' device.
+    Sequences of integers are passed on untouched.
     """
 
     def __init__(
@@ -36,7 +38,8 @@ class Examples:
                 torch.tensor(mean, device=y.device),
                 torch.tensor(std, device=y.device),
             )
-            # As large as an image: spreading one number a channel over it anew takes longer than the arithmetic.
+            # As large as an image: spreading one number a channel over it anew takes longer than
+            # the arithmetic.
             self.scale = (1.0 / (255.0 * std_tensor)).expand(x.shape[1:]).contiguous()
             self.shift = (-mean_tensor / std_tensor).expand(x.shape[1:]).contiguous()
 
@@ -50,7 +53,8 @@ class Examples:
         self.values = values
 
     def batch(self, index: Tensor | slice, training: bool = False) -> tuple[Tensor, Tensor]:
-        """Floats in NCHW shape and channels_last memory (images), or rows (vectors, sequences), and their labels.
+        """Floats in NCHW shape and channels_last memory (images), or rows (vectors, sequences), and
+        their labels.
 
         In training, images are cropped and flipped at random where that was asked for.
         """
@@ -86,7 +90,9 @@ def _tensor(array: np.ndarray, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Which examples a client sees in which step: a fresh permutation every epoch, from (seed, round, client)."""
+    """Which examples a client sees in which step: a fresh permutation every epoch, from (seed,
+    round, client).
+    """
 
     seed: int
     batch_size: int | str  # an integer or "full"

@@ -1,7 +1,8 @@
 """Checksums of files that are too large to be read at every start.
 
-What was read once is remembered beside the files, with their sizes and times of change. A file that has either of them
-changed is read again; so is every file, at every start, where the folder cannot be written.
+What was read once is remembered beside the files, with their sizes and times of change. A file that
+has either of them changed is read again; so is every file, at every start, where the folder cannot
+be written.
 """
 
 from __future__ import annotations

@@ -21,10 +21,12 @@ _STATISTICS_CHUNK = 1 << 22  # values counted at a time, so that memory stays bo
 
 @dataclass(frozen=True)
 class Dataset:
-    """Examples as arrays. uint8 images are standardised by `mean` and `std`; other x is used as it is.
+    """Examples as arrays. uint8 images are standardised by `mean` and `std`; other x is used as it
+    is.
 
-    Large images are memory maps (`np.memmap`), of which only the touched parts are read from the disk. Pairs of
-    sentences are int32 [N, 2, 1 + length]: a sentence's length, then its words' ids (0 padding, 1 unknown).
+    Large images are memory maps (`np.memmap`), of which only the touched parts are read from the
+    disk. Pairs of sentences are int32 [N, 2, 1 + length]: a sentence's length, then its words' ids
+    (0 padding, 1 unknown).
     """
 
     name: str
@@ -85,7 +87,9 @@ def assemble(
     vocabulary: int | None = None,
     content: str = "",
 ) -> Dataset:
-    """The last step of every `load`: take the training subset, settle mean and standard deviation."""
+    """The last step of every `load`: take the training subset, settle mean and standard
+    deviation.
+    """
     notes = [note for note in notes if note]
     if subset is not None:
         chosen = stratified_subset(train[1], subset, numpy_generator(seed, "subset"))
@@ -103,8 +107,8 @@ def stratified_subset(labels: np.ndarray, size: int, rng: np.random.Generator) -
     check_subset(size, len(labels))
     totals = np.bincount(labels)
     quota = largest_remainder(totals / totals.sum(), size)
-    # Sorting a shuffled order by label, stably, puts every class in random order; the first `quota` of each
-    # are taken.
+    # Sorting a shuffled order by label, stably, puts every class in random order; the first `quota`
+    # of each are taken.
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     rank = np.arange(len(labels)) - np.repeat(np.cumsum(totals) - totals, totals)
@@ -112,12 +116,17 @@ def stratified_subset(labels: np.ndarray, size: int, rng: np.random.Generator) -
 
 
 def check_subset(size: int, available: int) -> None:
-    allowed = f"a number from 1 to {available}, the training examples, is allowed; data.subset=null takes all of them"
+    allowed = (
+        f"a number from 1 to {available}, the training examples, is allowed; data.subset=null takes"
+        " all of them"
+    )
     require(1 <= size <= available, "data.subset", size, allowed)
 
 
 def largest_remainder(shares: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers that add up to `total` and follow `shares` (which add up to one) most closely."""
+    """Whole numbers that add up to `total` and follow `shares` (which add up to one) most
+    closely.
+    """
     exact = shares * total
     whole = np.floor(exact).astype(np.int64)
     missing = total - int(whole.sum())
@@ -157,5 +166,6 @@ def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
     shares = counts / counts.sum(axis=1, keepdims=True)
     mean = shares @ levels
     std = np.sqrt((shares * (levels - mean[:, None]) ** 2).sum(axis=1))
-    # A channel that never changes carries nothing: dividing it by one keeps it at zero instead of NaN.
+    # A channel that never changes carries nothing: dividing it by one keeps it at zero instead of
+    # NaN.
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

@@ -1,4 +1,6 @@
-"""The embedded dataset: scikit-learn's 1,797 handwritten digits, for a fresh machine without a network."""
+"""The embedded dataset: scikit-learn's 1,797 handwritten digits, for a fresh machine without a
+network.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from fedbench.data.images import NamedDataset
 class Digits(NamedDataset):
     """8x8 grey images with values from 0 to 1, used as they are. Nothing is downloaded or written.
 
-    The third of every five images of a class is a test image: a fixed, stratified 80/20 split for every seed.
+    The third of every five images of a class is a test image: a fixed, stratified 80/20 split for
+    every seed.
     """
 
     def load(self, seed: int) -> Dataset:
@@ -46,8 +49,8 @@ class Digits(NamedDataset):
 
 
 def _pixels_and_labels() -> tuple[np.ndarray, np.ndarray]:
-    # Importing scikit-learn takes seconds, reading its table 10 ms. The import is left for a release that
-    # keeps the table elsewhere.
+    # Importing scikit-learn takes seconds, reading its table 10 ms. The import is left for a
+    # release that keeps the table elsewhere.
     package = importlib.util.find_spec("sklearn")
     folders = package.submodule_search_locations if package else None
     table = Path(folders[0]) / "datasets" / "data" / "digits.csv.gz" if folders else None

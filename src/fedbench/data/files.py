@@ -1,4 +1,6 @@
-"""Files of arrays: where they live, reading them or saying what is wrong, writing them atomically."""
+"""Files of arrays: where they live, reading them or saying what is wrong, writing them
+atomically.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ import numpy as np
 
 from fedbench.core.errors import BadInput
 
-# What numpy and zipfile raise for a file that is damaged, cut short, encrypted or something else altogether.
+# What numpy and zipfile raise for a file that is damaged, cut short, encrypted or something else
+# altogether.
 DAMAGED = (
     *(OSError, ValueError, EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error),
     *(
@@ -39,13 +42,17 @@ def data_root(root: str | None) -> Path:
 
 
 def require_file(path: Path, subject: str) -> None:
-    """A pipe would be waited for, and a device read without end. What is not there at all, opening it tells."""
+    """A pipe would be waited for, and a device read without end. What is not there at all, opening
+    it tells.
+    """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise BadInput(f"{subject}: neither a pipe nor a device; an ordinary file is allowed")
 
 
 def read_npz(path: Path, names: Sequence[str], subject: str) -> list[np.ndarray]:
-    """The named arrays of a file, never pickles. A bad file is a BadInput that starts with `subject`."""
+    """The named arrays of a file, never pickles. A bad file is a BadInput that starts with
+    `subject`.
+    """
     require_file(path, subject)
     try:
         archive = np.load(path, allow_pickle=False)
@@ -80,7 +87,9 @@ def read_npz(path: Path, names: Sequence[str], subject: str) -> list[np.ndarray]
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write the file whole or not at all: a reader never sees a part of it, a crash leaves the old one."""
+    """Write the file whole or not at all: a reader never sees a part of it, a crash leaves the old
+    one.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
@@ -105,7 +114,8 @@ def write_npy(path: Path, array: np.ndarray) -> None:
 def open_mapped(path: Path, subject: str) -> np.memmap:
     """The array of an .npy file as a memory map: only what is touched is read from the disk.
 
-    The map is copy-on-write, because torch warns about arrays that cannot be written; the file never changes.
+    The map is copy-on-write, because torch warns about arrays that cannot be written; the file
+    never changes.
     """
     require_file(path, subject)
     try:
@@ -120,7 +130,9 @@ def open_mapped(path: Path, subject: str) -> np.memmap:
 
 
 def file_hash(path: Path, subject: str) -> str:
-    """Hash of a file's bytes: a file given by path enters a run's identity by its contents, not its name."""
+    """Hash of a file's bytes: a file given by path enters a run's identity by its contents, not its
+    name.
+    """
     require_file(path, subject)
     try:
         with path.open("rb") as file:

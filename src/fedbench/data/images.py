@@ -1,4 +1,6 @@
-"""Datasets known by name (mnist, cifar10, ...): read from the data root, downloaded there or stood in for."""
+"""Datasets known by name (mnist, cifar10, ...): read from the data root, downloaded there or stood
+in for.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ SOURCES = ("real", "synthetic")
 class NamedDataset:
     """Settings of one named image dataset.
 
-    `subset` takes a seeded, stratified part of the training set only: the test set stays whole, so that
-    accuracies with and without it are measured on the same images. The stand-in has no images worth keeping:
-    there, the test set shrinks with the training set. The stand-in is the same for every seed and has its own
-    mean and deviation.
+    `subset` takes a seeded, stratified part of the training set only: the test set stays whole, so
+    that accuracies with and without it are measured on the same images. The stand-in has no images
+    worth keeping: there, the test set shrinks with the training set. The stand-in is the same for
+    every seed and has its own mean and deviation.
     """
 
     name: str
@@ -94,7 +96,9 @@ class NamedDataset:
         )
 
     def _check_form(self) -> None:
-        """Ranges that hold for real images and for stand-ins, whether or not their value is used."""
+        """Ranges that hold for real images and for stand-ins, whether or not their value is
+        used.
+        """
         whole = len(self.shape) == 3 and min(self.shape) >= 1
         require(
             whole, "data.shape", self.shape, "needs height, width and channels, each at least 1"
@@ -110,7 +114,9 @@ class NamedDataset:
         )
 
     def read(self) -> tuple[Examples, Examples]:
-        """Training and test examples from the data root, after the download if it is asked for and needed."""
+        """Training and test examples from the data root, after the download if it is asked for and
+        needed.
+        """
         folder = self.folder()
         if not is_there(self._files(folder)):
             if not self.download:
@@ -190,7 +196,8 @@ def stand_in_sizes(
 
 
 def size_note(which: str, found: int, expected: int, unit: str = "images") -> str:
-    # Somebody's own selection under the right name is usable, but a reader of the numbers must know.
+    # Somebody's own selection under the right name is usable, but a reader of the numbers must
+    # know.
     return "" if found == expected else f"{which} set of {found:,} {unit} instead of {expected:,}"
 
 
@@ -208,7 +215,8 @@ def missing(name: str, root: str | None, folder: Path) -> BadInput:
     for place in (holder, folder):  # perhaps it is there, so no stand-in may take its place
         if os.path.isdir(place) and not os.access(place, os.R_OK | os.X_OK):
             return BadInput(
-                f"data.root={holder}: {place}: permission denied; a folder that you may read is allowed"
+                f"data.root={holder}: {place}: permission denied; a folder that you may read is"
+                " allowed"
             )
     how = f"`{command_for(name, root)}` " if name in ENTRIES else ""
     if name in ENTRIES and ENTRIES[name].downloads:

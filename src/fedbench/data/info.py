@@ -1,4 +1,6 @@
-"""info.json beside a prepared dataset: what a start or a reader needs to know without reading the arrays."""
+"""info.json beside a prepared dataset: what a start or a reader needs to know without reading the
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Info:
     )  # of original and prepared files, "algorithm:digest"
 
     def content(self) -> str:
-        """Hash of what decides a run's numbers: the statistics and the prepared files, not where they came from."""
+        """Hash of what decides a run's numbers: the statistics and the prepared files, not where
+        they came from.
+        """
         prepared = {
             name: value for name, value in self.checksums.items() if value.startswith("blake2b:")
         }
@@ -72,8 +76,8 @@ def write_info(folder: Path, info: Info) -> None:
         file.write((json.dumps(asdict(info), indent=2) + "\n").encode())
 
 
-# The files of a complete dataset. Where several must fit together, info.json is one of them: it is removed before the
-# first of them is replaced, and written after the last.
+# The files of a complete dataset. Where several must fit together, info.json is one of them: it is
+# removed before the first of them is replaced, and written after the last.
 
 
 def npz_files(folder: Path) -> list[Path]:

@@ -18,11 +18,13 @@ from fedbench.data.info import FILE, Info, mapped_files
 
 @dataclass(frozen=True)
 class MappedDataset(NamedDataset):
-    """Settings of one dataset whose images stay on the disk, as {train,test}-images.npy, until a batch needs them.
+    """Settings of one dataset whose images stay on the disk, as {train,test}-images.npy, until a
+    batch needs them.
 
-    Only a `subset` is read into memory. Mean and deviation come from info.json, as do the files' checksums, which are
-    part of a run's identity: nothing else tells without reading everything that an image in the middle has changed.
-    A file whose size or time of change is not that of the last look is read, and refused when it is another one.
+    Only a `subset` is read into memory. Mean and deviation come from info.json, as do the files'
+    checksums, which are part of a run's identity: nothing else tells without reading everything
+    that an image in the middle has changed. A file whose size or time of change is not that of the
+    last look is read, and refused when it is another one.
     """
 
     always_by_checksum: ClassVar[bool] = True
@@ -32,7 +34,10 @@ class MappedDataset(NamedDataset):
         found = checksums_of(path for path in mapped_files(self.folder()) if path.suffix == ".npy")
         for name, checksum in found.items():
             if info.checksums.get(name, checksum) != checksum:
-                problem = f"{self.folder() / name}: not what fedbench-data wrote (another checksum than in {FILE})"
+                problem = (
+                    f"{self.folder() / name}: not what fedbench-data wrote (another checksum than"
+                    f" in {FILE})"
+                )
                 raise damaged(self.name, self.root, BadInput(problem))
         return replace(info, checksums={**info.checksums, **found})
 

@@ -17,11 +17,12 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 @dataclass(frozen=True)
 class NpzDataset:
-    """Settings of a file: x is [N, features], [N, H, W] or [N, H, W, C]; labels are integers from 0.
+    """Settings of a file: x is [N, features], [N, H, W] or [N, H, W, C]; labels are integers from
+    0.
 
-    uint8 images are standardised by the training images' mean and deviation; every other x becomes float32
-    and is used as it is. `subset` takes a seeded, stratified part of the training set; the test set stays
-    whole.
+    uint8 images are standardised by the training images' mean and deviation; every other x becomes
+    float32 and is used as it is. `subset` takes a seeded, stratified part of the training set; the
+    test set stays whole.
     """
 
     path: str | None = None
@@ -107,9 +108,9 @@ def _as_examples(x: np.ndarray, which: str) -> np.ndarray:
 
 
 def _is_channels_first(x: np.ndarray) -> bool:
-    # PyTorch's own layout, [N, 3, 32, 32], is accepted where it cannot mean anything else: one or three
-    # channels in front of a square, which as [N, H, W, C] would be an image one or three pixels high with as
-    # many channels as columns.
+    # PyTorch's own layout, [N, 3, 32, 32], is accepted where it cannot mean anything else: one or
+    # three channels in front of a square, which as [N, H, W, C] would be an image one or three
+    # pixels high with as many channels as columns.
     return x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] > 4
 
 

@@ -31,7 +31,9 @@ _HINT = 0.55  # how often a word of the stand-in comes from the half that its la
 
 @dataclass(frozen=True)
 class PairDataset:
-    """Settings of question pairs: x is int32 [N, 2, 1 + length], a sentence's length and then its words' ids."""
+    """Settings of question pairs: x is int32 [N, 2, 1 + length], a sentence's length and then its
+    words' ids.
+    """
 
     name: str
     classes: int
@@ -125,7 +127,8 @@ class PairDataset:
         )
 
     def _draw(self, part: str, size: int) -> Examples:
-        """Pairs with a topic each: a duplicate's questions share it, and every label has words that it prefers.
+        """Pairs with a topic each: a duplicate's questions share it, and every label has words that
+        it prefers.
 
         Counting the preferred words finds most labels, comparing the topics finds the others.
         """

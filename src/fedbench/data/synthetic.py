@@ -1,8 +1,10 @@
-"""A learnable stand-in for a dataset that is not at hand: same shape, same classes, its own made-up images.
+"""A learnable stand-in for a dataset that is not at hand: same shape, same classes, its own made-up
+images.
 
-Every class has a smooth random pattern. An image is its class's pattern, shifted and with its own contrast,
-under the shifted pattern of another class and noise. So a linear model finds most of it, a convolution more,
-and an image whose own pattern is faint and the other's strong stays ambiguous: nothing reaches 100 %.
+Every class has a smooth random pattern. An image is its class's pattern, shifted and with its own
+contrast, under the shifted pattern of another class and noise. So a linear model finds most of it,
+a convolution more, and an image whose own pattern is faint and the other's strong stays ambiguous:
+nothing reaches 100 %.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import numpy as np
 from fedbench.core.seeding import numpy_generator
 from fedbench.data.dataset import Examples
 
-_VARIANTS = 64  # shift and contrast of a pattern, prepared once: an image is then two copies and a noise draw
+# shift and contrast of a pattern, prepared once: an image is then two copies and a noise draw
+_VARIANTS = 64
 _GRID = 4  # random values along a side of a pattern, before it is smoothed to full size
 # The parts of a grey level add up to 255 at most, so that uint8 additions never wrap around.
 _OWN_LEVELS, _OTHER_LEVELS, _NOISE_LEVELS = 96, 96, 64
@@ -24,7 +27,9 @@ _CHUNK = 256  # images at a time: their temporary copies stay in the processor's
 def stand_in(
     name: str, shape: Sequence[int], classes: int, train_size: int, test_size: int
 ) -> tuple[Examples, Examples]:
-    """Training and test examples, fixed by the name: runs with different seeds compare on the same images."""
+    """Training and test examples, fixed by the name: runs with different seeds compare on the same
+    images.
+    """
     rng = numpy_generator(0, f"synthetic {name}")
     patterns = _patterns(rng, shape, classes)
     own = _variants(rng, patterns, _OWN_LEVELS, contrast=(0.5, 1.0))
@@ -34,7 +39,9 @@ def stand_in(
 
 
 def _patterns(rng: np.random.Generator, shape: Sequence[int], classes: int) -> np.ndarray:
-    """[classes, H, W, C] from 0 to 1: smoothed random grids; they wrap, so shifting leaves no edge."""
+    """[classes, H, W, C] from 0 to 1: smoothed random grids; they wrap, so shifting leaves no
+    edge.
+    """
     height, width, channels = shape
     smooth = rng.random((classes, _GRID, _GRID, channels))
     for axis, size in ((1, height), (2, width)):
@@ -52,7 +59,9 @@ def _patterns(rng: np.random.Generator, shape: Sequence[int], classes: int) -> n
 def _variants(
     rng: np.random.Generator, patterns: np.ndarray, levels: int, contrast: tuple[float, float]
 ) -> np.ndarray:
-    """[classes, variants, H, W, C] uint8: patterns shifted by up to an eighth, at random contrast."""
+    """[classes, variants, H, W, C] uint8: patterns shifted by up to an eighth, at random
+    contrast.
+    """
     height, width = patterns.shape[1:3]
     reach = np.array([height // 8, width // 8])
     shifts = rng.integers(-reach, reach + 1, (_VARIANTS, 2))

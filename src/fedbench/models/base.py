@@ -1,4 +1,6 @@
-"""What every network declares (its layers in order and its head), its settings, and weights from a file."""
+"""What every network declares (its layers in order and its head), its settings, and weights from a
+file.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ class Model(nn.Module):
         return self.head(self.embed(x))
 
     def add_projection(self, size: int) -> None:
-        """Two linear layers with ReLU between, and the classifier on top of them, as MOON's authors have it.
+        """Two linear layers with ReLU between, and the classifier on top of them, as MOON's authors
+        have it.
 
         Submodules keep the order of the computation, because `layers` reads it from there.
         """
@@ -61,14 +64,17 @@ class Model(nn.Module):
     def layers(self) -> Layers:
         """The layers in order, the head last. A norm belongs to the layer of the module before it.
 
-        This reads them from the order in which the constructors set the submodules. A network that runs in
-        another order, or has parameters outside of its layers' modules, declares its layers itself.
+        This reads them from the order in which the constructors set the submodules. A network that
+        runs in another order, or has parameters outside of its layers' modules, declares its layers
+        itself.
         """
         return grouped(weighted(self))
 
 
 def weighted(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules with weights or buffers of their own and their names, in the order of the constructors."""
+    """The modules with weights or buffers of their own and their names, in the order of the
+    constructors.
+    """
     for name, child in module.named_children():
         if any(True for _ in chain(child.parameters(recurse=False), child.buffers(recurse=False))):
             yield prefix + name, child  # with all that is inside: an attention is one layer
@@ -89,14 +95,17 @@ def grouped(modules: Iterable[tuple[str, nn.Module]]) -> Layers:
 
 @dataclass
 class ModelSettings:
-    """The fields that all models share. A subclass is a model's configuration and builds its network."""
+    """The fields that all models share. A subclass is a model's configuration and builds its
+    network.
+    """
 
     weights: str | None = (
         None  # a safetensors file to start from, named as in the network's state dict
     )
     projection: int | None = None  # width of a projection before the head; MOON's is 256
 
-    reads_words = False  # whether an example is sentences of word numbers; `build` then gets the vocabulary's size
+    # whether an example is sentences of word numbers; `build` then gets the vocabulary's size
+    reads_words = False
 
     def network(
         self,
@@ -139,12 +148,16 @@ class ModelSettings:
             load_weights(model, self.weights)
 
     def content_hash(self) -> str:
-        """Hash of the bytes of the file to start from: it enters a run's identity by its contents."""
+        """Hash of the bytes of the file to start from: it enters a run's identity by its
+        contents.
+        """
         return file_hash(Path(self.weights).expanduser(), _subject(self.weights))
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Copy the tensors of a safetensors file into the model: exactly its state dict's names and shapes."""
+    """Copy the tensors of a safetensors file into the model: exactly its state dict's names and
+    shapes.
+    """
     expected = model.state_dict()
     found = read_safetensors(path, _subject(path))
     missing = [name for name in expected if name not in found]
@@ -153,7 +166,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         differences = [("lacks", missing), ("has the unknown", unexpected)]
         wrong = " and ".join(f"{verb} {shorten(names)}" for verb, names in differences if names)
         raise BadInput(
-            f"{_subject(path)}: {wrong}; the model's tensors are {shorten([*expected], _MOST_NAMES_SHOWN)}"
+            f"{_subject(path)}: {wrong}; the model's tensors are"
+            f" {shorten([*expected], _MOST_NAMES_SHOWN)}"
         )
     for name, tensor in expected.items():
         if found[name].shape != tensor.shape:
@@ -201,7 +215,9 @@ def _sizes(tensor: Tensor) -> str:
 
 
 def image_size(model: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
-    """Height, width and channels of an example, which must be an image of at least `least` pixels a side."""
+    """Height, width and channels of an example, which must be an image of at least `least` pixels a
+    side.
+    """
     needed = f"needs images of at least {least}x{least} pixels"
     got = "x".join(map(str, shape))
     if len(shape) != 3:

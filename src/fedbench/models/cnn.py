@@ -14,7 +14,9 @@ _LARGE = 32  # pixels from which LeNet does not pad
 
 
 class LeNetNetwork(Model):
-    """Two 5x5 convolutions, each with ReLU and 2x2 max-pooling, and three fully connected layers."""
+    """Two 5x5 convolutions, each with ReLU and 2x2 max-pooling, and three fully connected
+    layers.
+    """
 
     head_name = "fc3"
 
@@ -41,7 +43,9 @@ class LeNetNetwork(Model):
 
 
 class CnnBnNetwork(Model):
-    """Three blocks of 3x3 convolutions with batch norm, ReLU and max-pooling, and a linear classifier."""
+    """Three blocks of 3x3 convolutions with batch norm, ReLU and max-pooling, and a linear
+    classifier.
+    """
 
     head_name = "fc"
 
@@ -70,10 +74,11 @@ class CnnBnNetwork(Model):
 class LeNet(ModelSettings):
     """LeNet-5 as the ECGR paper has it (section 4.1 and released code): ReLU and max-pooling.
 
-    61,706 parameters for 28x28x1 and 10 classes. Images below 32 pixels are padded by 2, as the paper's
-    are. The FedPMVR and FedPGVC authors' released LeNet has tanh, average pooling and no padding; one LeNet
-    serves all tables here, and this one is the text's. `batch_norm` adds batch norm after each convolution,
-    where FL-bench's LeNet5 has it (FedNCV's experiments); FL-bench does not pad.
+    61,706 parameters for 28x28x1 and 10 classes. Images below 32 pixels are padded by 2, as the
+    paper's are. The FedPMVR and FedPGVC authors' released LeNet has tanh, average pooling and no
+    padding; one LeNet serves all tables here, and this one is the text's. `batch_norm` adds batch
+    norm after each convolution, where FL-bench's LeNet5 has it (FedNCV's experiments); FL-bench
+    does not pad.
     """
 
     batch_norm: bool = False
@@ -98,7 +103,8 @@ class Cnn5(ModelSettings):
 
 @dataclass
 class CnnBn(ModelSettings):
-    """The CNN of ECGR (section 4.1 and released code): 32-64-128-256 channels, the classifier without a bias.
+    """The CNN of ECGR (section 4.1 and released code): 32-64-128-256 channels, the classifier
+    without a bias.
 
     The paper's log-softmax is left out: the cross-entropy of a log-softmax is that of the logits.
     """

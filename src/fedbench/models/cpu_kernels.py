@@ -1,10 +1,11 @@
 """Layers that compute what PyTorch's own do, up to float32 rounding, in less time on a CPU.
 
-Measured on one thread of a busy AMD EPYC (AVX2, torch 2.13), interleaved, medians of ratios over several
-runs: a training step as a share of the same network of torch.nn layers in the default layout takes 0.59 to
-0.71 (LeNet, batch 32), 0.80 to 0.83 (LeNet, batch 10) and 0.58 to 0.62 (cnn_bn, batch 64), evaluation 0.5 to
-0.6; channels_last alone takes 0.73 to 0.85, 0.81 to 0.86 and 0.87 to 0.89. Each part names its own gain. On
-other devices, and under torch.func (per-example gradients), PyTorch's own operators run.
+Measured on one thread of a busy AMD EPYC (AVX2, torch 2.13), interleaved, medians of ratios over
+several runs: a training step as a share of the same network of torch.nn layers in the default
+layout takes 0.59 to 0.71 (LeNet, batch 32), 0.80 to 0.83 (LeNet, batch 10) and 0.58 to 0.62
+(cnn_bn, batch 64), evaluation 0.5 to 0.6; channels_last alone takes 0.73 to 0.85, 0.81 to 0.86 and
+0.87 to 0.89. Each part names its own gain. On other devices, and under torch.func (per-example
+gradients), PyTorch's own operators run.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from torch.autograd.function import once_differentiable
 def channels_last(images: Tensor) -> Tensor:
     """The same images in channels_last memory, which torch recognises by the strides alone.
 
-    With one channel both layouts have the same bytes, so torch has only the strides to go by, and the slow
-    kernel for the weight's gradient needs 1.4 ms where the right one needs 0.4 (LeNet's first layer, batch
-    32).
+    With one channel both layouts have the same bytes, so torch has only the strides to go by, and
+    the slow kernel for the weight's gradient needs 1.4 ms where the right one needs 0.4 (LeNet's
+    first layer, batch 32).
     """
     count, channels, height, width = images.shape
     if channels == 1:
@@ -33,22 +34,26 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 def pool_relu(x: Tensor) -> Tensor:
-    """ReLU of 2x2 max-pooling. The papers pool after ReLU; both orders give the same bits, gradients too.
+    """ReLU of 2x2 max-pooling. The papers pool after ReLU; both orders give the same bits,
+    gradients too.
 
-    ReLU keeps order, so the maximum commutes with it. Where the maximum is positive, the same entry is the
-    first largest in both orders and gets the gradient; elsewhere ReLU's gradient is 0. This order has a
-    quarter of the ReLU's work and memory: LeNet's step takes 0.86 to 0.96 of its time (batch 32; the more
-    the allocator has to ask for pages, the less) and 0.95 (batch 10), cnn_bn's is the same within noise.
+    ReLU keeps order, so the maximum commutes with it. Where the maximum is positive, the same entry
+    is the first largest in both orders and gets the gradient; elsewhere ReLU's gradient is 0. This
+    order has a quarter of the ReLU's work and memory: LeNet's step takes 0.86 to 0.96 of its time
+    (batch 32; the more the allocator has to ask for pages, the less) and 0.95 (batch 10), cnn_bn's
+    is the same within noise.
     """
     return functional.relu(functional.max_pool2d(x, 2), inplace=True)
 
 
 def convolve(x: Tensor, layer: nn.Conv2d) -> Tensor:
-    """layer(x) with extra channels of zeros up to a multiple of 8, also for an x that has such channels.
+    """layer(x) with extra channels of zeros up to a multiple of 8, also for an x that has such
+    channels.
 
-    A CPU's vectors hold 8 floats, and the channels_last pooling kernel falls back to single numbers for a
-    rest: 0.54 ms for LeNet's 6 channels, 0.21 ms for 8 (batch 32). Zero weights leave the results as they
-    are. LeNet's step takes 0.91 (batch 32) and 1.00 (batch 10) of its time, its evaluation 0.72.
+    A CPU's vectors hold 8 floats, and the channels_last pooling kernel falls back to single numbers
+    for a rest: 0.54 ms for LeNet's 6 channels, 0.21 ms for 8 (batch 32). Zero weights leave the
+    results as they are. LeNet's step takes 0.91 (batch 32) and 1.00 (batch 10) of its time, its
+    evaluation 0.72.
     """
     outputs = -layer.out_channels % 8 if x.device.type == "cpu" else 0
     inputs, weight, bias = x.shape[1] - layer.in_channels, layer.weight, layer.bias
@@ -74,11 +79,12 @@ class Conv3x3(nn.Conv2d):
 
 
 def _transforms() -> tuple[Tensor, Tensor, Tensor]:
-    """Toom and Cook's matrices for 4 outputs of a filter of 3: for the outputs, the filter and the inputs.
+    """Toom and Cook's matrices for 4 outputs of a filter of 3: for the outputs, the filter and the
+    inputs.
 
-    In one dimension, outputs = A ((G filter) * (B inputs)): a product of polynomials from its values at five
-    points and at infinity. Kronecker products give two dimensions. These points round better than the usual
-    0, 1, -1, 2, -2.
+    In one dimension, outputs = A ((G filter) * (B inputs)): a product of polynomials from its
+    values at five points and at infinity. Kronecker products give two dimensions. These points
+    round better than the usual 0, 1, -1, 2, -2.
     """
     points = np.array([0, 0.5, -0.5, 1.5, -1.5])
     others = [np.delete(points, i) for i in range(5)]
@@ -99,19 +105,21 @@ _PART = (
     2**14
 )  # numbers at each of the 36 positions that are worked on at a time: 2.4 MB stay in the cache
 _INNER = slice(1, 5)
-# A tile reaches one pixel into the tiles before and after: (their index, their pixel, own index, own pixel).
+# A tile reaches one pixel into the tiles before and after: (their index, their pixel, own index,
+# own pixel).
 _BORDERS = ((slice(None, -1), 3, slice(1, None), 0), (slice(1, None), 0, slice(None, -1), 5))
 
 
 class Winograd(torch.autograd.Function):
-    """F(4x4, 3x3) of Lavin and Gray (2016): 36 multiplications for 16 outputs of a 3x3 filter instead of 144.
+    """F(4x4, 3x3) of Lavin and Gray (2016): 36 multiplications for 16 outputs of a 3x3 filter
+    instead of 144.
 
-    Every 6x6 tile of the input (4 apart) and every filter is transformed to 36 numbers, the sum over
-    channels is one matrix product for each of the 36, and the results give 4x4 outputs. The gradients are
-    the same steps transposed. PyTorch's kernels are near the CPU's peak already, except for the weight's
-    gradient; this has a quarter of their multiplications, and cnn_bn's step takes 0.66 of its time.
-    Rounding errors (rms relative to float64, 128 channels): output 1.1e-6 (PyTorch 0.4e-6), input's
-    gradient 1.3e-6 (0.6e-6), weight's gradient 1.2e-6 (1.6e-6).
+    Every 6x6 tile of the input (4 apart) and every filter is transformed to 36 numbers, the sum
+    over channels is one matrix product for each of the 36, and the results give 4x4 outputs. The
+    gradients are the same steps transposed. PyTorch's kernels are near the CPU's peak already,
+    except for the weight's gradient; this has a quarter of their multiplications, and cnn_bn's step
+    takes 0.66 of its time. Rounding errors (rms relative to float64, 128 channels): output 1.1e-6
+    (PyTorch 0.4e-6), input's gradient 1.3e-6 (0.6e-6), weight's gradient 1.2e-6 (1.6e-6).
     """
 
     @staticmethod

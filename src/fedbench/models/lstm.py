@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from fedbench.core.errors import bad_value, require
 from fedbench.models.base import Model, ModelSettings
 
-# cuDNN would rather have a copy of the weights of its own, but then they are no views of the flat vector.
+# cuDNN would rather have a copy of the weights of its own, but then they are no views of the flat
+# vector.
 warnings.filterwarnings(
     "ignore", message="RNN module weights are not part of single contiguous chunk"
 )
@@ -21,7 +22,8 @@ _PADDING = 0  # the number that is no word
 
 
 class LstmNetwork(Model):
-    """Both sentences go through the same embedding and LSTMs; u and v are the states at their last words.
+    """Both sentences go through the same embedding and LSTMs; u and v are the states at their last
+    words.
 
     [u, v, |u - v|, u * v] joins them, as in InferSent (Conneau et al. 2017).
     """
@@ -46,8 +48,9 @@ class LstmNetwork(Model):
     def encode(self, sentences: Tensor) -> Tensor:
         """The state at the last word of every sentence [N, 1 + L]: its length, its words, padding.
 
-        The state at a word does not depend on what follows, so padding needs no masking, and what is padding
-        in all sentences is left out. An empty sentence counts as one word of padding, whose embedding is zero.
+        The state at a word does not depend on what follows, so padding needs no masking, and what
+        is padding in all sentences is left out. An empty sentence counts as one word of padding,
+        whose embedding is zero.
         """
         lengths, words = sentences[:, 0].long().clamp(min=1), sentences[:, 1:].long()
         if not lengths.is_meta:  # that device has no values to look at
@@ -58,10 +61,11 @@ class LstmNetwork(Model):
 
 @dataclass
 class Lstm(ModelSettings):
-    """FedPGVC's network for QQP (section 6.4): "two LSTM layers, two linear layers, and a final classification layer".
+    """FedPGVC's network for QQP (section 6.4): "two LSTM layers, two linear layers, and a final
+    classification layer".
 
-    The paper tells no more: the embedding, its width, the 128 units and how the two sentences meet are choices
-    of this project.
+    The paper tells no more: the embedding, its width, the 128 units and how the two sentences meet
+    are choices of this project.
     """
 
     embedding: int = 100

@@ -1,4 +1,6 @@
-"""torchvision's weights for the trunk of a network: found in torch hub's cache or fetched, checked, loaded."""
+"""torchvision's weights for the trunk of a network: found in torch hub's cache or fetched, checked,
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,23 @@ _DAMAGED = (
 
 
 def checkpoint_address(architecture: str) -> str:
-    """Where torchvision publishes the weights. The file's name ends with the beginning of its SHA-256."""
+    """Where torchvision publishes the weights. The file's name ends with the beginning of its
+    SHA-256.
+    """
     return getattr(import_torchvision().models, _ENUMERATIONS[architecture]).IMAGENET1K_V1.url
 
 
 def find_checkpoint(architecture: str, download: bool) -> Path:
-    """torchvision's file in torch hub's cache, with the published hash; fetched only with permission."""
+    """torchvision's file in torch hub's cache, with the published hash; fetched only with
+    permission.
+    """
     address = checkpoint_address(architecture)
     file = Path(torch.hub.get_dir()) / "checkpoints" / address.rsplit("/", 1)[1]
     if not file.exists():
         if not download:
             raise BadInput(
-                f"model.pretrained=true: {file.name} is not in {file.parent}; model.download=true gets it from "
-                f"{address}, model.weights=FILE names it elsewhere"
+                f"model.pretrained=true: {file.name} is not in {file.parent}; model.download=true"
+                f" gets it from {address}, model.weights=FILE names it elsewhere"
             )
         _fetch(address, file)
     found, published = sha256(file, "model.pretrained=true"), _published_hash(file.name)
@@ -55,7 +61,9 @@ def find_checkpoint(architecture: str, download: bool) -> Path:
 
 
 def load_trunk(model: torch.nn.Module, file: Path, subject: str) -> None:
-    """Copy a file's tensors into the parts of the model that are torchvision's; its classifier is left out."""
+    """Copy a file's tensors into the parts of the model that are torchvision's; its classifier is
+    left out.
+    """
     found = {
         name: tensor
         for name, tensor in _read(file, subject).items()

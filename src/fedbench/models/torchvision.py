@@ -1,6 +1,7 @@
 """ResNet-18 and ViT-B/32 from torchvision, with or without the two linear layers that FedPGVC adds.
 
-torchvision is imported when a network is built: it takes a second or more, and other models do not need it.
+torchvision is imported when a network is built: it takes a second or more, and other models do not
+need it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _EXTRA = (512, 256)  # widths of the two linear layers; FedPGVC does not tell it
 
 
 class TrunkNetwork(Model):
-    """A torchvision network without its classifier, under torchvision's names, and linear layers on top."""
+    """A torchvision network without its classifier, under torchvision's names, and linear layers on
+    top.
+    """
 
     head_name = "fc3"
     trunk: tuple[
@@ -94,7 +97,8 @@ class VitB32Network(TrunkNetwork):
     def layers(self) -> Layers:
         """In a block the norm comes first, so it belongs to what precedes the block.
 
-        What is added to the patches, class token and positions, belongs to the convolution that makes them.
+        What is added to the patches, class token and positions, belongs to the convolution that
+        makes them.
         """
         blocks = weighted(self.encoder.layers, "encoder.layers.")
         rest = [
@@ -117,13 +121,17 @@ def resized(images: Tensor, size: int | None) -> Tensor:
 
 
 def colour(images: Tensor) -> Tensor:
-    """Three channels: a grey one is repeated, so that a grey dataset has the same network and weight files."""
+    """Three channels: a grey one is repeated, so that a grey dataset has the same network and
+    weight files.
+    """
     return images.expand(-1, 3, -1, -1)
 
 
 @dataclass
 class TrunkSettings(ModelSettings):
-    """A network whose trunk may start from torchvision's weights: from its cache, or from the file `weights`."""
+    """A network whose trunk may start from torchvision's weights: from its cache, or from the file
+    `weights`.
+    """
 
     pretrained: bool = (
         False  # `weights` then is a file of torchvision's; else it holds the whole network
@@ -161,9 +169,9 @@ class TrunkSettings(ModelSettings):
 class ResNet18(TrunkSettings):
     """torchvision's ResNet-18.
 
-    `extra` adds two linear layers of 512 and 256 units before the classifier, FedPGVC's network for CIFAR-100
-    and Tiny-ImageNet (section 6.4, "on top of the pre-trained models"). Without, it is torchvision's network
-    as it is, which ECGR trains from random weights on LC25000.
+    `extra` adds two linear layers of 512 and 256 units before the classifier, FedPGVC's network for
+    CIFAR-100 and Tiny-ImageNet (section 6.4, "on top of the pre-trained models"). Without, it is
+    torchvision's network as it is, which ECGR trains from random weights on LC25000.
     """
 
     stem: str = (
@@ -178,14 +186,19 @@ class ResNet18(TrunkSettings):
         require(self.stem in _STEMS, "model.stem", self.stem, f"choose from {', '.join(_STEMS)}")
         size, allowed = self.image_size, f"null or 8 to {_MOST_PIXELS} pixels are allowed"
         require(size is None or 8 <= size <= _MOST_PIXELS, "model.image_size", size, allowed)
-        allowed = "torchvision's weights are for a stem of 7x7, so imagenet is allowed with model.pretrained=true"
+        allowed = (
+            "torchvision's weights are for a stem of 7x7, so imagenet is allowed with"
+            " model.pretrained=true"
+        )
         require(not self.pretrained or self.stem == "imagenet", "model.stem", self.stem, allowed)
         return ResNet18Network(classes, self.stem, self.extra, self.image_size)
 
 
 @dataclass
 class VitB32(TrunkSettings):
-    """torchvision's ViT-B/32 with two linear layers of 512 and 256 units: FedPGVC's for CIFAR-100 (section 6.4)."""
+    """torchvision's ViT-B/32 with two linear layers of 512 and 256 units: FedPGVC's for CIFAR-100
+    (section 6.4).
+    """
 
     image_size: int = 224  # images are resized to this many pixels a side, a multiple of 32
     architecture = "vit_b_32"

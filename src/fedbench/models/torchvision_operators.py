@@ -1,8 +1,9 @@
 """Import torchvision where its native operators cannot load.
 
-On a CPU-only torch the registry's torchvision wheel cannot load its native library, and `import torchvision` then
-fails while registering fake kernels for operators that nobody defined. Declaring the missing schemas is enough:
-datasets, models and transforms use none of them. Where the operators exist nothing is declared.
+On a CPU-only torch the registry's torchvision wheel cannot load its native library, and `import
+torchvision` then fails while registering fake kernels for operators that nobody defined. Declaring
+the missing schemas is enough: datasets, models and transforms use none of them. Where the operators
+exist nothing is declared.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def import_torchvision() -> ModuleType:
             raise
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         del sys.modules[name]  # left half-imported by the failed attempt
-    # The library object must live as long as the process, or its declarations vanish: hence the module attribute.
+    # The library object must live as long as the process, or its declarations vanish: hence the
+    # module attribute.
     global _library
     _library = torch.library.Library("torchvision", "FRAGMENT")
     for name in _MISSING:

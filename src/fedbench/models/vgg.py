@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from fedbench.models.base import Model, ModelSettings, image_size
 from fedbench.models.cpu_kernels import channels_last, pool_relu
 
-# Channels of the convolutions of each block; every block ends with 2x2 max-pooling. Configurations D and E.
+# Channels of the convolutions of each block; every block ends with 2x2 max-pooling. Configurations
+# D and E.
 _BLOCKS = {
     16: ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3),
     19: ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4),
@@ -19,7 +20,9 @@ _HIDDEN = 512
 
 
 class VggNetwork(Model):
-    """Five blocks of 3x3 convolutions with ReLU, a pooling to one pixel, and three fully connected layers."""
+    """Five blocks of 3x3 convolutions with ReLU, a pooling to one pixel, and three fully connected
+    layers.
+    """
 
     head_name = "fc3"
 
@@ -50,11 +53,13 @@ class VggNetwork(Model):
 
 
 def _he(layer: nn.Conv2d | nn.Linear) -> nn.Module:
-    """Initial weights of He et al. (2015), made for deep networks with ReLU and no batch norm, and biases of 0.
+    """Initial weights of He et al. (2015), made for deep networks with ReLU and no batch norm, and
+    biases of 0.
 
-    They keep the size of the signals: the outputs of a VGG-19 deviate by 0.03 between images. With torchvision's
-    for the convolutions (fan_out) and PyTorch's for the others it is 0.0003, with PyTorch's for all 3e-9. On
-    CIFAR-10 (batch 32, rate 0.01, momentum 0.9) the loss after 160 steps is 2.09, and was 2.30 with the former.
+    They keep the size of the signals: the outputs of a VGG-19 deviate by 0.03 between images. With
+    torchvision's for the convolutions (fan_out) and PyTorch's for the others it is 0.0003, with
+    PyTorch's for all 3e-9. On CIFAR-10 (batch 32, rate 0.01, momentum 0.9) the loss after 160 steps
+    is 2.09, and was 2.30 with the former.
     """
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     nn.init.zeros_(layer.bias)
@@ -65,11 +70,12 @@ def _he(layer: nn.Conv2d | nn.Linear) -> nn.Module:
 class Vgg(ModelSettings):
     """What the two depths share.
 
-    No paper says how it fits a VGG to 32 pixels. The convolutions are torchvision's. Of three fully connected
-    layers of 4096 for 224 pixels, this keeps the number, which makes 16 and 19 layers with weights, and takes
-    512, the usual width for CIFAR: 512-512-512-classes. FedPVR's VGG-11, which FedPMVR follows in what it
-    corrects, has three as well, so the last two layers are fc2 and fc3 in both. There is no dropout: none of
-    the papers names it, and a gradient in evaluation mode (FedGSNR's) is then that of the network in training.
+    No paper says how it fits a VGG to 32 pixels. The convolutions are torchvision's. Of three fully
+    connected layers of 4096 for 224 pixels, this keeps the number, which makes 16 and 19 layers
+    with weights, and takes 512, the usual width for CIFAR: 512-512-512-classes. FedPVR's VGG-11,
+    which FedPMVR follows in what it corrects, has three as well, so the last two layers are fc2 and
+    fc3 in both. There is no dropout: none of the papers names it, and a gradient in evaluation mode
+    (FedGSNR's) is then that of the network in training.
     """
 
     batch_norm: bool = False
@@ -82,17 +88,21 @@ class Vgg(ModelSettings):
 
 @dataclass
 class Vgg16(Vgg):
-    """FedGSNR's network for CIFAR-100 (section VIII). 15,245,130 parameters for 32x32x3 and 10 classes."""
+    """FedGSNR's network for CIFAR-100 (section VIII). 15,245,130 parameters for 32x32x3 and 10
+    classes.
+    """
 
     depth = 16
 
 
 @dataclass
 class Vgg19(Vgg):
-    """FedPMVR's second network for CIFAR-10 (table 1). 20,554,826 parameters for 32x32x3 and 10 classes.
+    """FedPMVR's second network for CIFAR-10 (table 1). 20,554,826 parameters for 32x32x3 and 10
+    classes.
 
-    In that table FedBN fails where FedAvg does not (beta 0.1), which a network without batch norm, where both
-    are the same method, cannot show; its LeNet and CNN columns differ as well, though, and they have none.
+    In that table FedBN fails where FedAvg does not (beta 0.1), which a network without batch norm,
+    where both are the same method, cannot show; its LeNet and CNN columns differ as well, though,
+    and they have none.
     """
 
     depth = 19

@@ -31,8 +31,8 @@ VECTOR = 64  # columns are cut at multiples of this many elements
 class Exchange:
     """One row from every client of `owners`, which names the rank that has it.
 
-    In shared memory there is one row more, for the sums: each column has a place of its own there, so a column can be
-    summed once.
+    In shared memory there is one row more, for the sums: each column has a place of its own there,
+    so a column can be summed once.
     """
 
     def __init__(self, group: Group, owners: list[int], width: int, dtype: torch.dtype):
@@ -153,7 +153,9 @@ def weighted_sum(
     dtype: torch.dtype,
     write: Callable[[int, Tensor], None],
 ) -> Tensor:
-    """sum_i weights[i] * row_i on every rank; `write(i, row)` fills the rows that this rank owns, some at a time."""
+    """sum_i weights[i] * row_i on every rank; `write(i, row)` fills the rows that this rank owns,
+    some at a time.
+    """
     total = torch.zeros(width, dtype=dtype)
     block = max(group.size, SUM_ELEMENTS // max(width, 1))
     for start in range(0, len(owners), block):
@@ -168,7 +170,9 @@ def weighted_sum(
 
 
 def gather(group: Group, rows: Tensor, owners: list[int]) -> Tensor:
-    """All ranks' rows in client order: row i comes from rank owners[i], whose own rows stand in the same order."""
+    """All ranks' rows in client order: row i comes from rank owners[i], whose own rows stand in the
+    same order.
+    """
     exchange = Exchange(group, owners, rows.shape[1], rows.dtype)
     exchange.mine.copy_(rows)
     exchange.send()

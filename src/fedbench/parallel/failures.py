@@ -1,7 +1,9 @@
-"""What a machine does to a run: full disks, folders that cannot be written, workers that die, hang or raise.
+"""What a machine does to a run: full disks, folders that cannot be written, workers that die, hang
+or raise.
 
-Each becomes one line that says what happened and that the same command goes on; only what nobody expected keeps its
-traceback. The exit status is 1: the configuration was right, and nothing that is finished is lost.
+Each becomes one line that says what happened and that the same command goes on; only what nobody
+expected keeps its traceback. The exit status is 1: the configuration was right, and nothing that is
+finished is lost.
 """
 
 from __future__ import annotations
@@ -39,14 +41,18 @@ CLOSED = {
 }
 NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
 NO_FILES = re.compile(r"too many open files", re.IGNORECASE)
-# What gloo says when another rank is gone or silent: the consequence of a failure, hardly ever its reason.
+# What gloo says when another rank is gone or silent: the consequence of a failure, hardly ever its
+# reason.
 LOST_PEER = re.compile(
     r"gloo|connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE
 )
 HINTS = {
     signal.SIGKILL: "the kernel does that when memory runs out",
     signal.SIGABRT: "a library does that when it gets no memory, or no more open files: ulimit -n",
-    signal.SIGBUS: "the kernel does that when there is no room for shared memory, or a disk under a mapped file fails",
+    signal.SIGBUS: (
+        "the kernel does that when there is no room for shared memory, or a disk under a mapped"
+        " file fails"
+    ),
 }
 TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 
@@ -78,7 +84,9 @@ def as_os_error(error: SafetensorError, path: Path) -> Exception:
 
 
 def describe(error: BaseException) -> str:
-    """The machine's part in an exception, in one line; nothing when it is an ordinary error of the program."""
+    """The machine's part in an exception, in one line; nothing when it is an ordinary error of the
+    program.
+    """
     if isinstance(error, WorkerFault):
         return str(error)
     if isinstance(error, OSError) and error.errno in FULL | CLOSED:
@@ -139,14 +147,16 @@ class Ended:
 def reason(ended: list[Ended], silent: list[int], workers: int, timeout: int) -> Exception:
     """Why a run ended, of all that its workers said: the cause goes before its consequences.
 
-    `silent` are the workers that had said nothing when the others had failed: they hang, if the others waited.
+    `silent` are the workers that had said nothing when the others had failed: they hang, if the
+    others waited.
     """
     for one in ended:
         if one.signal:
             name = signal.Signals(one.signal).name
             hint = f" ({HINTS[one.signal]})" if one.signal in HINTS else ""
             return MachineFault(f"{one.name(workers)} was ended by {name}{hint}; {GO_ON}")
-    # A worker that fails in a checkpoint removes what there is of it: the others may miss their part of the folder.
+    # A worker that fails in a checkpoint removes what there is of it: the others may miss their
+    # part of the folder.
     missed = [one for one in ended if one.fault.startswith(REMOVED)]
     for one in ended:
         if one.fault and one not in missed:

@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM end a run after the current round, with a checkpoint; a second one ends it at once."""
+"""Ctrl-C and SIGTERM end a run after the current round, with a checkpoint; a second one ends it at
+once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """A flag that signals set in the parent and forked ranks read. Used as a context manager around a run."""
+    """A flag that signals set in the parent and forked ranks read. Used as a context manager around
+    a run.
+    """
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 1)  # anonymous shared memory: a fork sees later changes

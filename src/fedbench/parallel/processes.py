@@ -1,8 +1,9 @@
 """SPMD on torch.distributed: every rank runs the same program and gathers rows in client order.
 
-`runtime.workers=N` forks N ranks on this machine, which pass rows through shared memory; under `torchrun` the ranks
-exist already, perhaps on several machines, and rows travel by gloo. A group of one needs no process group at all.
-Rows are always in CPU memory, so that several ranks can share one GPU and the reduction is the same everywhere.
+`runtime.workers=N` forks N ranks on this machine, which pass rows through shared memory; under
+`torchrun` the ranks exist already, perhaps on several machines, and rows travel by gloo. A group of
+one needs no process group at all. Rows are always in CPU memory, so that several ranks can share
+one GPU and the reduction is the same everywhere.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from fedbench.parallel.watchdog import watchdog
 
 # Rows travel between machines in pieces of this many elements: 64 MiB of float32.
 PIECE_ELEMENTS = 2**24
-# A block of clients is trained before what they send is summed. Its rows have this many elements at most, unless the
-# ranks could not have a client each: 256 MiB of float32, which is also the room in shared memory.
+# A block of clients is trained before what they send is summed. Its rows have this many elements at
+# most, unless the ranks could not have a client each: 256 MiB of float32, which is also the room in
+# shared memory.
 BLOCK_ELEMENTS = 2**26
 GRACE_SECONDS = (
     2  # how long the other ranks may take to notice that one has failed, before they are killed
@@ -45,8 +47,8 @@ HANDLED = (signal.SIGINT, signal.SIGTERM)
 class SharedMemory:
     """Room for what forked ranks exchange, twice.
 
-    Two areas take turns: whoever writes the one again has passed the barrier of the other, which every rank entered
-    after it had read the first. So one barrier an exchange is enough.
+    Two areas take turns: whoever writes the one again has passed the barrier of the other, which
+    every rank entered after it had read the first. So one barrier an exchange is enough.
     """
 
     def __init__(self, elements: int) -> None:
@@ -76,7 +78,9 @@ class Group:
         return self.rank == 0
 
     def shared_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """A tensor that every rank sees, valid until the one after the next; None where there is no such memory."""
+        """A tensor that every rank sees, valid until the one after the next; None where there is no
+        such memory.
+        """
         if self.size == 1 or self._memory is None or math.prod(shape) > BLOCK_ELEMENTS:
             return None
         return self._memory.next(shape, dtype)
@@ -124,8 +128,8 @@ def balance(loads: list[int], ranks: int) -> list[int]:
 def settle(threads: int) -> None:
     """What every rank does first: fix its number of threads, and keep the memory that it frees.
 
-    glibc returns freed memory to the kernel and gets it back page by page. Depending on where the heap happens to
-    end, that costs a training step of a small network up to a tenth of its time.
+    glibc returns freed memory to the kernel and gets it back page by page. Depending on where the
+    heap happens to end, that costs a training step of a small network up to a tenth of its time.
     """
     torch.set_num_threads(threads)
     trim_threshold, mmap_threshold, never = -1, -3, 2**30
@@ -152,11 +156,12 @@ def speaks() -> bool:
 def launch(
     work: Callable[[Group], None], workers: int, timeout: int, isolated: bool = False
 ) -> None:
-    """Run `work` on every rank of this machine; a rank that fails ends the others, and its reason is raised.
+    """Run `work` on every rank of this machine; a rank that fails ends the others, and its reason
+    is raised.
 
-    Ranks are forked: they inherit the data without a copy and start without importing torch again. That is safe only
-    while this process has started no thread pool and not touched CUDA, so whatever does so must be `isolated`: a
-    single rank is then forked, too, instead of running here.
+    Ranks are forked: they inherit the data without a copy and start without importing torch again.
+    That is safe only while this process has started no thread pool and not touched CUDA, so
+    whatever does so must be `isolated`: a single rank is then forked, too, instead of running here.
     """
     if workers == 1 and not isolated:
         with watchdog(timeout):
@@ -199,7 +204,8 @@ def launch(
 
 
 def _allow_open_files(workers: int) -> None:
-    """Every rank has a connection to every other one, and inherits what this process opened for each of them.
+    """Every rank has a connection to every other one, and inherits what this process opened for
+    each of them.
 
     The usual limit is low for the sake of old programs, and a process may raise its own.
     """
@@ -212,7 +218,9 @@ def _allow_open_files(workers: int) -> None:
 
 @contextmanager
 def _file_of_the_group() -> Iterator[Path]:
-    """A file that the ranks reach by name; in memory where Linux has it, so that nothing of it outlives a kill."""
+    """A file that the ranks reach by name; in memory where Linux has it, so that nothing of it
+    outlives a kill.
+    """
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile(prefix="fedbench-") as file:
             yield Path(file.name)
@@ -225,7 +233,9 @@ def _file_of_the_group() -> Iterator[Path]:
 
 
 def _watch(ranks: list[multiprocessing.Process], last_words: list[Path], timeout: int) -> None:
-    """Wait for all ranks. When one has failed, the others have a moment to say what they know; then all is over."""
+    """Wait for all ranks. When one has failed, the others have a moment to say what they know; then
+    all is over.
+    """
     running, deadline = set(ranks), math.inf
     while running and time.monotonic() < deadline:
         left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
@@ -266,7 +276,8 @@ def _rank(
     memory: SharedMemory,
     parent: int,
 ) -> None:
-    # The parent alone handles Ctrl-C and SIGTERM, and tells the ranks; should it die, the kernel ends this rank.
+    # The parent alone handles Ctrl-C and SIGTERM, and tells the ranks; should it die, the kernel
+    # ends this rank.
     for number in HANDLED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

@@ -1,8 +1,10 @@
-"""Ranks that `torchrun` (or mpirun, srun) started: they meet, agree before they train, and leave together.
+"""Ranks that `torchrun` (or mpirun, srun) started: they meet, agree before they train, and leave
+together.
 
-All of it goes through the key-value store that torchrun opens beside the ranks, because a process group cannot say why
-somebody is missing. The store may outlive an attempt: after a restart it still holds what dead ranks wrote. So the
-ranks of an attempt meet under a name of their own, and everything they write is below that name.
+All of it goes through the key-value store that torchrun opens beside the ranks, because a process
+group cannot say why somebody is missing. The store may outlive an attempt: after a restart it still
+holds what dead ranks wrote. So the ranks of an attempt meet under a name of their own, and
+everything they write is below that name.
 """
 
 from __future__ import annotations
@@ -70,9 +72,11 @@ class Ranks:
         self.broken = self.size > 1
 
     def together(self, action: Callable[[], Result], timeout: int, patient: bool = False) -> Result:
-        """Do something on every rank. Whoever refuses or fails, does so for all: the same error is raised everywhere.
+        """Do something on every rank. Whoever refuses or fails, does so for all: the same error is
+        raised everywhere.
 
-        With `patient`, the others may take as long as they like: one of them waits for somebody else.
+        With `patient`, the others may take as long as they like: one of them waits for somebody
+        else.
         """
         if self.size == 1:
             return action()
@@ -100,11 +104,16 @@ class Ranks:
             for what, value in first.items():
                 own = record["facts"].get(what)  # another version may not know this fact
                 if own != value:
-                    theirs = f"{_place(rank, record)} has another {what} than {where} ({own}, not {value})"
+                    theirs = (
+                        f"{_place(rank, record)} has another {what} than {where} ({own}, not"
+                        f" {value})"
+                    )
                     raise BadInput(f"{theirs}; all ranks must have the same")
 
     def refuse(self, reason: str, timeout: int) -> str:
-        """Tell the others that this rank leaves before there is a run. Returns what to say: the first rank's reason."""
+        """Tell the others that this rank leaves before there is a run. Returns what to say: the
+        first rank's reason.
+        """
         if self.size == 1 or self.broken:
             return reason
         try:
@@ -127,7 +136,9 @@ class Ranks:
         return self._store.check([f"fedbench/remembered/{what}"])
 
     def check_common_folder(self, folder: Path, timeout: int) -> None:
-        """Refuse a folder that some of the machines do not see. Nothing of the check stays in it."""
+        """Refuse a folder that some of the machines do not see. Nothing of the check stays in
+        it.
+        """
         if self.size == 1:
             return
         token = folder / f".{self._attempt.rpartition('/')[2]}.part"
@@ -154,7 +165,9 @@ class Ranks:
         return Group()
 
     def explain(self, error: Exception, timeout: int) -> MachineFault | None:
-        """One line for the loss of another rank, with that rank's own reason where it could say one."""
+        """One line for the loss of another rank, with that rank's own reason where it could say
+        one.
+        """
         self.give_up()
         ended = Ended.of(self.rank, error)
         if self.size == 1 or not (ended.lost or ended.fault.startswith(REMOVED)):
@@ -179,7 +192,9 @@ class Ranks:
             _briefly(lambda: self._store.set(f"{self._attempt}/failed", text))
 
     def leave(self, status: int) -> NoReturn:
-        """End this process: take the process group down first, but never wait for one that is broken."""
+        """End this process: take the process group down first, but never wait for one that is
+        broken.
+        """
         for number in (
             signal.SIGINT,
             signal.SIGTERM,
@@ -211,8 +226,9 @@ class Ranks:
     def _meet(self, timeout: int) -> None:
         """Find the other ranks of this attempt, and with them a name for it.
 
-        The leader offers a name; everybody leaves a token of its own below it; when all are there, the leader confirms
-        the tokens that it saw. A name that an earlier leader offered never confirms the token of a new rank.
+        The leader offers a name; everybody leaves a token of its own below it; when all are there,
+        the leader confirms the tokens that it saw. A name that an earlier leader offered never
+        confirms the token of a new rank.
         """
         if self._attempt:
             return
@@ -254,7 +270,10 @@ class Ranks:
                 if tokens[self.rank] == token:
                     return name
             if time.monotonic() > deadline:
-                words = f"runtime.timeout={timeout}: {self._me()} waited {timeout} seconds for all ranks to start"
+                words = (
+                    f"runtime.timeout={timeout}: {self._me()} waited {timeout} seconds for all"
+                    " ranks to start"
+                )
                 raise MachineFault(words)
             time.sleep(pause)
         raise AssertionError
@@ -288,7 +307,10 @@ class Ranks:
                 missing = [
                     str(rank) for rank, key in enumerate(keys) if not self._store.check([key])
                 ]
-                words = f"{self._me()} waited {timeout} seconds for rank {', '.join(missing)} of {self.size}"
+                words = (
+                    f"{self._me()} waited {timeout} seconds for rank {', '.join(missing)} of"
+                    f" {self.size}"
+                )
                 raise MachineFault(f"runtime.timeout={timeout}: {words}")
             time.sleep(pause)
 
@@ -300,7 +322,9 @@ class Ranks:
             raise AllLeave(problem, statuses[0]) if statuses else BadInput(problem)
 
     def _last_words(self) -> str:
-        """What a rank that failed has left; nothing where there is none, or no way to the store any more."""
+        """What a rank that failed has left; nothing where there is none, or no way to the store any
+        more.
+        """
         key = f"{self._attempt}/failed"
         return (
             _briefly(lambda: self._store.get(key).decode() if self._store.check([key]) else "")
@@ -346,7 +370,10 @@ def _find(token: Path) -> None:
     """A network file system may show a new file a moment later."""
     deadline = time.monotonic() + NETWORK_FILE_SECONDS
     while not token.exists():
-        allowed = "all machines must see the same folder, and this one does not see what rank 0 has written there"
+        allowed = (
+            "all machines must see the same folder, and this one does not see what rank 0 has"
+            " written there"
+        )
         require(time.monotonic() < deadline, "results", token.parent, allowed)
         time.sleep(0.1)
         with suppress(OSError):
@@ -358,7 +385,9 @@ def _place(rank: int, record: Record) -> str:
 
 
 def _first_problem(records: list[Record]) -> str:
-    """The reason of the first rank that has one. Its name goes before it, unless all ranks say the same."""
+    """The reason of the first rank that has one. Its name goes before it, unless all ranks say the
+    same.
+    """
     reasons = [record.get("failed", record.get("refused", "")) for record in records]
     for rank, reason in enumerate(reasons):
         if reason:
@@ -380,7 +409,9 @@ def _pauses() -> Iterator[float]:
 
 @contextmanager
 def _limited(seconds: float, complaint: str) -> Iterator[None]:
-    """End this process with one line when the work inside takes longer: nothing else reaches what hangs in C++."""
+    """End this process with one line when the work inside takes longer: nothing else reaches what
+    hangs in C++.
+    """
 
     def give_up() -> None:
         print(f"fedbench: {complaint}", file=sys.stderr, flush=True)

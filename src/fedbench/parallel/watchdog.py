@@ -1,6 +1,7 @@
 """A process that is alone has nobody who waits for it: it looks after itself, by the clock.
 
-Several workers notice in their exchanges when one of them is silent; see `fedbench.parallel.processes`.
+Several workers notice in their exchanges when one of them is silent; see
+`fedbench.parallel.processes`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from types import FrameType
 
 from fedbench.parallel.failures import WorkerFault
 
-# Processor time between two looks below which nothing was done. What waits for ever uses none; what computes, however
-# long a round takes, uses much more.
+# Processor time between two looks below which nothing was done. What waits for ever uses none; what
+# computes, however long a round takes, uses much more.
 IDLE_SECONDS = 0.01
 
 
@@ -24,8 +25,8 @@ IDLE_SECONDS = 0.01
 def watchdog(timeout: float) -> Iterator[None]:
     """End the work inside when it has used no processor time for `timeout` seconds.
 
-    It looks twice in that time, and believes the second look: the first may follow a while in which the whole process
-    was stopped. A worker that hangs inside a C library is not reached by this.
+    It looks twice in that time, and believes the second look: the first may follow a while in which
+    the whole process was stopped. A worker that hangs inside a C library is not reached by this.
     """
     if threading.current_thread() is not threading.main_thread():  # signals are for the main thread
         yield

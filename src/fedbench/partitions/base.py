@@ -1,7 +1,9 @@
-"""What drawn partitions share: a table of how many samples of each class a client gets, and dealing them.
+"""What drawn partitions share: a table of how many samples of each class a client gets, and dealing
+them.
 
-Everything works on that table [clients, classes]: the check of `min_samples`, topping up small clients and
-dealing. So a draw is cheap enough to repeat, and every training index is used exactly once.
+Everything works on that table [clients, classes]: the check of `min_samples`, topping up small
+clients and dealing. So a draw is cheap enough to repeat, and every training index is used exactly
+once.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Split:
 
 
 def hold_out(split: Split, share: float, seed: int) -> Split:
-    """Put a random share of every client's samples aside to test it with; at least one stays for training."""
+    """Put a random share of every client's samples aside to test it with; at least one stays for
+    training.
+    """
     require(0 <= share < 1, "partition.local_test", share, "a number from 0 to below 1 is allowed")
     if share == 0:
         return split
@@ -59,12 +63,14 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Partition(ABC):
-    """Settings of a drawn partition: a function of (labels, settings, seed), every index used exactly once.
+    """Settings of a drawn partition: a function of (labels, settings, seed), every index used
+    exactly once.
 
-    The first of `TRIES` draws that gives every client `min_samples` is kept. If none does, the very first is
-    repaired (an odd one chosen for its sizes would not follow the distribution): in client order, a client
-    below the minimum gets random samples, of classes that it may have, from the client that is largest at
-    that moment. None gives below the minimum. `Split.moved` counts these samples.
+    The first of `TRIES` draws that gives every client `min_samples` is kept. If none does, the very
+    first is repaired (an odd one chosen for its sizes would not follow the distribution): in client
+    order, a client below the minimum gets random samples, of classes that it may have, from the
+    client that is largest at that moment. None gives below the minimum. `Split.moved` counts these
+    samples.
     """
 
     clients: int = 10
@@ -121,8 +127,8 @@ def top_up(table: Draw, minimum: int, rng: np.random.Generator) -> int:
                 raise bad_value(
                     "partition.min_samples",
                     minimum,
-                    f"{TRIES} draws gave less, and who shares client {client}'s classes has none to spare; "
-                    "use fewer clients, more labels a client or a smaller minimum",
+                    f"{TRIES} draws gave less, and who shares client {client}'s classes has none to"
+                    " spare; use fewer clients, more labels a client or a smaller minimum",
                 )
             give = min(minimum - sizes[client], spare[donor], counts[donor, own].sum())
             taken = rng.multivariate_hypergeometric(counts[donor, own], give)

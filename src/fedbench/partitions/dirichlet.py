@@ -13,17 +13,20 @@ from fedbench.partitions.base import Draw, Partition
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """A class's shares over the clients are drawn from Dirichlet(alpha, ..., alpha) (Yurochkin et al.).
+    """A class's shares over the clients are drawn from Dirichlet(alpha, ..., alpha) (Yurochkin et
+    al.).
 
-    Large alpha tends to iid, small alpha puts each class on one client. Many papers draw again until every
-    client has enough samples, which for a small alpha never ends; here small clients are topped up (see
-    `Partition`), as ECGR's code does to give each client two batches at alpha 0.01.
+    Large alpha tends to iid, small alpha puts each class on one client. Many papers draw again
+    until every client has enough samples, which for a small alpha never ends; here small clients
+    are topped up (see `Partition`), as ECGR's code does to give each client two batches at alpha
+    0.01.
     """
 
     alpha: float = 0.5
 
     def check(self, totals: np.ndarray) -> None:
-        # Below 1e-6 every class is on one client all the same, and the logarithms below would overflow.
+        # Below 1e-6 every class is on one client all the same, and the logarithms below would
+        # overflow.
         require(
             1e-6 <= self.alpha < np.inf, "partition.alpha", self.alpha, "a finite number from 1e-6"
         )
@@ -31,8 +34,9 @@ class Dirichlet(Partition):
 
     def draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> Draw:
         shape = (len(totals), self.clients)
-        # Dirichlet shares are normalised Gamma(alpha) draws. For a small alpha all of those underflow to 0
-        # and the shares to NaN, so their logarithms are drawn: Gamma(alpha) = Gamma(alpha + 1) * U^(1/alpha).
+        # Dirichlet shares are normalised Gamma(alpha) draws. For a small alpha all of those
+        # underflow to 0 and the shares to NaN, so their logarithms are drawn: Gamma(alpha) =
+        # Gamma(alpha + 1) * U^(1/alpha).
         logarithms = np.log(rng.standard_gamma(self.alpha + 1, shape))
         logarithms -= rng.standard_exponential(shape) / self.alpha
         shares = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))

@@ -17,11 +17,13 @@ _NEEDED = "a JSON file: a list with a list of training indices for each client"
 
 @dataclass(frozen=True)
 class FilePartition:
-    """A JSON list with a list of training indices for each client, such as a run's own `partition.json`.
+    """A JSON list with a list of training indices for each client, such as a run's own
+    `partition.json`.
 
-    A client may be empty, but no index may be repeated, nor be left out unless `incomplete` says that this is meant:
-    most likely the file was made for other data. (`heterogeneity` counts indices without a client as `unused`.)
-    Indices count the training set that is used, after `data.subset`. The seed plays no part.
+    A client may be empty, but no index may be repeated, nor be left out unless `incomplete` says
+    that this is meant: most likely the file was made for other data. (`heterogeneity` counts
+    indices without a client as `unused`.) Indices count the training set that is used, after
+    `data.subset`. The seed plays no part.
     """
 
     path: str | None = None
@@ -97,6 +99,9 @@ def _parts(lists: list[list[int]], samples: int, incomplete: bool) -> list[np.nd
         raise ValueError("no client has any index")
     if len(owner) < samples and not incomplete:
         first = next(index for index in range(samples) if index not in owner)
-        words = f"{samples - len(owner)} of {samples} training examples are in no client, the first is {first}"
+        words = (
+            f"{samples - len(owner)} of {samples} training examples are in no client, the first is"
+            f" {first}"
+        )
         raise ValueError(f"{words}; partition.incomplete=true allows that")
     return [np.sort(np.array(indices, dtype=np.int64)) for indices in lists]

@@ -14,7 +14,8 @@ class Iid(Partition):
     """Every client has a random share of the training set; sizes differ by one at most."""
 
     def draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> Draw:
-        # Shuffled labels, cut into equal pieces: a client's class counts vary as those of a random sample do.
+        # Shuffled labels, cut into equal pieces: a client's class counts vary as those of a random
+        # sample do.
         labels = rng.permutation(np.repeat(np.arange(len(totals)), totals))
         owner = np.arange(len(labels)) * self.clients // len(labels)
         cells = np.bincount(owner * len(totals) + labels, minlength=self.clients * len(totals))

@@ -1,7 +1,8 @@
-"""Partitions that give each client a set of labels and share a class equally among the clients that hold it.
+"""Partitions that give each client a set of labels and share a class equally among the clients that
+hold it.
 
-Every class is held by some client, so every index is used. Where a class has fewer samples than holders, some
-of them get none of it and end up with fewer labels than were dealt to them.
+Every class is held by some client, so every index is used. Where a class has fewer samples than
+holders, some of them get none of it and end up with fewer labels than were dealt to them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class Labels(LabelSets):
         allowed = f"from 1 to {present}, the classes of the training set"
         require(1 <= self.per_client <= present, "partition.per_client", self.per_client, allowed)
         covered = self.clients * self.per_client
-        allowed = f"{self.clients} clients then hold at most {covered} of {present} classes, all must be held"
+        allowed = (
+            f"{self.clients} clients then hold at most {covered} of {present} classes, all must be"
+            " held"
+        )
         require(covered >= present, "partition.per_client", self.per_client, allowed)
 
     def labels_per_client(self, present: int, rng: np.random.Generator) -> np.ndarray:
@@ -51,9 +55,11 @@ class Labels(LabelSets):
 
 @dataclass(frozen=True)
 class NonBalance(LabelSets):
-    """FedGSNR section VIII-A.2: 10 % of the clients hold all classes, 40 % half of them and 50 % a fifth.
+    """FedGSNR section VIII-A.2: 10 % of the clients hold all classes, 40 % half of them and 50 % a
+    fifth.
 
-    In this order, at least one client with all classes and at least one label each; halves are rounded up.
+    In this order, at least one client with all classes and at least one label each; halves are
+    rounded up.
     """
 
     def labels_per_client(self, present: int, rng: np.random.Generator) -> np.ndarray:
@@ -67,10 +73,11 @@ class NonBalance(LabelSets):
 
 @dataclass(frozen=True)
 class Pareto(LabelSets):
-    """FedGSNR section VIII-A.3: a client draws x ~ Pareto(k); x / max(x) of the classes, at least one label.
+    """FedGSNR section VIII-A.3: a client draws x ~ Pareto(k); x / max(x) of the classes, at least
+    one label.
 
-    The client with the largest draw holds all classes. x_min cancels in the ratio. The paper names no k: its
-    "Two-Eight distribution" is k = log 5 / log 4 = 1.16.
+    The client with the largest draw holds all classes. x_min cancels in the ratio. The paper names
+    no k: its "Two-Eight distribution" is k = log 5 / log 4 = 1.16.
     """
 
     shape: float = 1.16
@@ -80,7 +87,8 @@ class Pareto(LabelSets):
         require(0 < self.shape < np.inf, "partition.shape", self.shape, "a finite number above 0")
 
     def labels_per_client(self, present: int, rng: np.random.Generator) -> np.ndarray:
-        # log x is exponential with rate k: the ratio is taken there, since x itself overflows for a small k.
+        # log x is exponential with rate k: the ratio is taken there, since x itself overflows for a
+        # small k.
         logarithms = rng.standard_exponential(self.clients)
         with np.errstate(
             over="ignore"
@@ -92,15 +100,16 @@ class Pareto(LabelSets):
 def deal_labels(numbers: np.ndarray, classes: int, rng: np.random.Generator) -> np.ndarray:
     """[clients, classes]: random sets of the given sizes, dealt from shuffled decks of all classes.
 
-    A new deck starts when the last one is used up, so that classes have nearly as many holders as each other,
-    and every class has one as soon as the numbers add up to the classes.
+    A new deck starts when the last one is used up, so that classes have nearly as many holders as
+    each other, and every class has one as soon as the numbers add up to the classes.
     """
     held = np.zeros((len(numbers), classes), dtype=bool)
     deck: list[int] = []
     for client, number in enumerate(numbers.tolist()):
         hand, deck = deck[:number], deck[number:]
         if len(hand) < number:
-            # The deck is empty. A label that the client has already stays in the new one for the next client.
+            # The deck is empty. A label that the client has already stays in the new one for the
+            # next client.
             fresh = rng.permutation(classes).tolist()
             in_hand = set(hand)
             drawn = [label for label in fresh if label not in in_hand][: number - len(hand)]
@@ -112,7 +121,9 @@ def deal_labels(numbers: np.ndarray, classes: int, rng: np.random.Generator) -> 
 
 
 def share_equally(held: np.ndarray, totals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Sample counts [clients, classes]: a class in equal shares to its holders, leftovers to the smallest."""
+    """Sample counts [clients, classes]: a class in equal shares to its holders, leftovers to the
+    smallest.
+    """
     counts = np.zeros(held.shape, dtype=np.int64)
     sizes = np.zeros(len(held), dtype=np.int64)
     for label in np.flatnonzero(totals):
@@ -126,5 +137,7 @@ def share_equally(held: np.ndarray, totals: np.ndarray, rng: np.random.Generator
 
 
 def _rounded(number: np.ndarray | float) -> np.ndarray | np.int64:
-    """To the nearest whole number, halves up: numpy rounds 2.5 (10 % of 25 clients) to 2 and 3.5 to 4."""
+    """To the nearest whole number, halves up: numpy rounds 2.5 (10 % of 25 clients) to 2 and 3.5 to
+    4.
+    """
     return np.floor(number + 0.5).astype(np.int64)

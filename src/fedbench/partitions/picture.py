@@ -57,8 +57,8 @@ def draw_counts(axes: Axes, counts: np.ndarray, fontsize: float = 8) -> AxesImag
     from matplotlib.colors import PowerNorm
 
     clients, classes = counts.shape
-    # Dark = many, and no colour at all = none. viridis keeps its order in every kind of colour vision; the
-    # square-root scale keeps the few samples of a skewed split apart from each other.
+    # Dark = many, and no colour at all = none. viridis keeps its order in every kind of colour
+    # vision; the square-root scale keeps the few samples of a skewed split apart from each other.
     scale = PowerNorm(0.5, vmin=0, vmax=max(int(counts.max()), 1))
     shown = np.ma.masked_equal(counts.T, 0)
     image = axes.imshow(shown, aspect="auto", cmap="viridis_r", norm=scale, origin="lower")

@@ -27,11 +27,11 @@ def heterogeneity(
 ) -> dict[str, float]:
     """Indices of a split.
 
-    - `label_divergence`: Jensen-Shannon divergence, base 2, between a client's label distribution and that
-      of all clients together; the mean over clients, weighted by their samples. 0 = all are alike, towards 1
-      = each has its own classes.
+    - `label_divergence`: Jensen-Shannon divergence, base 2, of a client's label distribution from
+      that of all clients together; the mean over clients, weighted by their samples. 0 = all are
+      alike, towards 1 = each has its own classes.
     - `classes_per_client_{mean,min,max}`: classes of which a client has at least one sample.
-    - `size_{min,max,mean}`: samples a client; `size_gini`: 0 = all equal, towards 1 = one has everything.
+    - `size_{min,max,mean}`: samples a client; `size_gini`: 0 = all equal, near 1 = one has all.
     - `unused`: training indices that no client has.
     """
     counts = class_counts(labels, classes, parts)

@@ -1,10 +1,11 @@
 """Checkpoints: a folder of safetensors files that appears whole or not at all.
 
-Every rank writes the memories of its own clients and sends the checksum of its file; the leader writes the server's
-side and, last, a manifest with the checksums of all files and of itself; then the folder is renamed into place. The one
-before it is kept: should the newest be damaged, the run goes on from there. A run resumes with any number of ranks,
-because memories are keyed by client. A checkpoint says where it comes from (run, partition, source code, versions),
-and serves only there; what another version has written stays for whoever goes back to that version, until the run is
+Every rank writes the memories of its own clients and sends the checksum of its file; the leader
+writes the server's side and, last, a manifest with the checksums of all files and of itself; then
+the folder is renamed into place. The one before it is kept: should the newest be damaged, the run
+goes on from there. A run resumes with any number of ranks, because memories are keyed by client. A
+checkpoint says where it comes from (run, partition, source code, versions), and serves only there;
+what another version has written stays for whoever goes back to that version, until the run is
 finished.
 """
 
@@ -44,7 +45,9 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """`origin` is what a checkpoint must share with the run that goes on from it; it counts on the leader only."""
+    """`origin` is what a checkpoint must share with the run that goes on from it; it counts on the
+    leader only.
+    """
 
     def __init__(self, folder: Path, group: Group, origin: dict[str, str]):
         self.folder, self.group, self.origin = folder, group, origin
@@ -104,7 +107,9 @@ class CheckpointStore:
             shutil.rmtree(old)
 
     def load(self, state: ExperimentState) -> Checkpoint | None:
-        """Restore the newest checkpoint that is whole, every rank its own clients; None when there is none."""
+        """Restore the newest checkpoint that is whole, every rank its own clients; None when there
+        is none.
+        """
         done = self.group.share(self._newest_whole() if self.group.leader else 0)
         if not done:
             return None
@@ -125,7 +130,9 @@ class CheckpointStore:
         return Checkpoint(done, manifest["books"], extra)
 
     def _newest_whole(self) -> int:
-        """Its number; those after it are of no use, and must not outlive the ones that this run will write."""
+        """Its number; those after it are of no use, and must not outlive the ones that this run
+        will write.
+        """
         for unfinished in _own(self.folder, UNFINISHED_NAME):
             shutil.rmtree(unfinished)
         self._tell_of_strangers()
@@ -180,7 +187,9 @@ class CheckpointStore:
 
 
 def _own(folder: Path, name: re.Pattern[str]) -> list[Path]:
-    """Folders that this program made. Somebody's copies, files and links of a similar name are left alone."""
+    """Folders that this program made. Somebody's copies, files and links of a similar name are left
+    alone.
+    """
     found = folder.iterdir() if folder.is_dir() else []
     return [
         path
@@ -201,7 +210,9 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def _make_room(path: Path) -> None:
-    """Nothing may stand where a checkpoint is to be, neither a folder nor a file or link of that very name."""
+    """Nothing may stand where a checkpoint is to be, neither a folder nor a file or link of that
+    very name.
+    """
     if path.is_symlink() or path.is_file():
         path.unlink()
     else:

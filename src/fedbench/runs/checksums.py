@@ -1,7 +1,8 @@
-"""A finished run says what its files are: summary.json has their sizes and checksums, and one of itself.
+"""A finished run says what its files are: summary.json has their sizes and checksums, and one of
+itself.
 
-It is written last. Whoever takes a run for finished looks whether its files are still what was written: by size, which
-costs nothing, or by content.
+It is written last. Whoever takes a run for finished looks whether its files are still what was
+written: by size, which costs nothing, or by content.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def seal(folder: Path, summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def examine(folder: Path, by_content: bool) -> tuple[dict[str, Any] | None, str]:
-    """The summary of a finished run that is whole; else None, and what is damaged (nothing when it is not finished)."""
+    """The summary of a finished run that is whole; else None, and what is damaged (nothing when it
+    is not finished).
+    """
     try:
         summary = json.loads((folder / SUMMARY).read_text())
         problem = _problem(summary) or _problem_of_files(
@@ -58,7 +61,9 @@ def examine(folder: Path, by_content: bool) -> tuple[dict[str, Any] | None, str]
 
 
 def _problem(summary: dict[str, Any]) -> str:
-    """With the summary itself. Those of versions without checksums have none, but must make sense as well."""
+    """With the summary itself. Those of versions without checksums have none, but must make sense
+    as well.
+    """
     content = {key: value for key, value in summary.items() if key != "checksum"}
     if ("files" in summary or "checksum" in summary) and summary.get("checksum") != checksum_of(
         content

@@ -30,7 +30,10 @@ class Progress:
             )
         elif record.score is not None:
             loss = record.numbers["train_loss"]
-            line = f"round {record.round}/{self.rounds}  accuracy {self.accuracy}  train loss {loss:.4f}"
+            line = (
+                f"round {record.round}/{self.rounds}  accuracy {self.accuracy}  train loss"
+                f" {loss:.4f}"
+            )
             print(f"{line}  {self._rate(record)}  {self._left(record.round)} left", flush=True)
 
     def _rate(self, record: Record) -> str:
@@ -40,7 +43,10 @@ class Progress:
             self.first_gradients is None
         ):  # a resumed run has counts from before: start from its per-round share
             self.first_gradients = gradients * (1 - 1 / record.round)
-        return f"{(gradients - self.first_gradients) / (time.perf_counter() - self.started):,.0f} samples/s"
+        return (
+            f"{(gradients - self.first_gradients) / (time.perf_counter() - self.started):,.0f}"
+            " samples/s"
+        )
 
     def _left(self, done: int) -> str:
         seconds = (

@@ -26,7 +26,8 @@ from fedbench.core.files import remove_made, write_atomically
 from fedbench.parallel.failures import full_disk
 from fedbench.runs.checksums import SEALED, SUMMARY, examine
 
-# Keys that cannot change a number: where things are, how they are shown, how the work is shared out.
+# Keys that cannot change a number: where things are, how they are shown, how the work is shared
+# out.
 NOT_IDENTITY = ("results", "force", "objective", "scale", "checkpoint", "logger")
 NOT_RUNTIME = ("workers", "timeout", "device")
 DAMAGED = ".damaged"  # in a run's folder: what was found damaged, until the run is finished again
@@ -35,7 +36,9 @@ DAMAGED = ".damaged"  # in a run's folder: what was found damaged, until the run
 def identity(
     config: Config, algorithm: Algorithm, device: str, fingerprint: str, clients: int | None = None
 ) -> dict[str, Any]:
-    """The part of the configuration that decides the numbers, with files by content and defaults made explicit."""
+    """The part of the configuration that decides the numbers, with files by content and defaults
+    made explicit.
+    """
     tree = {key: value for key, value in config.tree.items() if key not in NOT_IDENTITY}
     tree["runtime"] = {
         key: value for key, value in tree["runtime"].items() if key not in NOT_RUNTIME
@@ -70,7 +73,8 @@ def identity(
     client = dict(tree["client"])
     if client["steps"] is not None:
         client["epochs"] = None
-    # A method with its own number of steps leaves these to the clients' tests: they train as long as others would.
+    # A method with its own number of steps leaves these to the clients' tests: they train as long
+    # as others would.
     if chain(algorithm.modifiers, "num_steps") and not tree["partition"].get("local_test"):
         client["epochs"] = client["steps"] = None
     decay = dict(client["lr_decay"])
@@ -114,7 +118,9 @@ def run_id(identity_tree: dict[str, Any]) -> str:
 
 
 def label(config: Config) -> str:
-    """A readable name: data-model-partition-algorithm, with the modifiers that were added to it, and an attack."""
+    """A readable name: data-model-partition-algorithm, with the modifiers that were added to it,
+    and an attack.
+    """
     names = config.names
     data, split = split_label(config).split(" ")
     # A file of somebody's own builds on a named one.
@@ -136,7 +142,9 @@ def split_label(config: Config) -> str:
 
 
 def _own_modifiers(algo: str) -> list[str]:
-    """The modifiers that belong to a named algorithm, as its file lists them; none of a file that is not ours."""
+    """The modifiers that belong to a named algorithm, as its file lists them; none of a file that
+    is not ours.
+    """
     file = config_folder() / "algo" / f"{algo}.yaml"
     content = yaml.safe_load(file.read_text()) if file.is_file() else {}
     defaults = [entry for entry in content.get("defaults", []) if isinstance(entry, dict)]
@@ -154,11 +162,15 @@ class RunFolder:
         return examine(self.path, by_content=False)[0]
 
     def damage(self) -> str:
-        """What is not as it was written of a finished run, by the contents of all its files; or nothing."""
+        """What is not as it was written of a finished run, by the contents of all its files; or
+        nothing.
+        """
         return examine(self.path, by_content=True)[1]
 
     def set_aside(self) -> None:
-        """Keep the files of a damaged run until new ones are whole; first what says that it is finished."""
+        """Keep the files of a damaged run until new ones are whole; first what says that it is
+        finished.
+        """
         aside = self.path / DAMAGED
         aside.mkdir(exist_ok=True)
         for name in (SUMMARY, *SEALED):
@@ -168,7 +180,8 @@ class RunFolder:
     def lock(self, force: bool = False) -> FileLock | None:
         """Held while the run is worked on; the kernel releases it when the process dies.
 
-        None: there is nothing to do but to report a finished run, in a folder that cannot be written.
+        None: there is nothing to do but to report a finished run, in a folder that cannot be
+        written.
         """
         file = self.path.parent / f".{self.path.name}.lock"
         made = [
@@ -196,7 +209,9 @@ class RunFolder:
         return lock
 
     def clear(self) -> None:
-        """Remove what an earlier attempt left, as `force=true` asks for; first what says that it is finished."""
+        """Remove what an earlier attempt left, as `force=true` asks for; first what says that it is
+        finished.
+        """
         (self.path / SUMMARY).unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
 

@@ -1,4 +1,6 @@
-"""What is written while a run goes on: the leader's books, and checkpoints, to which every rank contributes."""
+"""What is written while a run goes on: the leader's books, and checkpoints, to which every rank
+contributes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ PERSONAL_NOTE = "clients keep a part of their models; here it is the clients' we
 
 
 def clean(folder: Path) -> None:
-    """Remove what a finished run no longer needs, also when an earlier process was killed before it could do so."""
+    """Remove what a finished run no longer needs, also when an earlier process was killed before it
+    could do so.
+    """
     remove_checkpoints(folder)
     remove_leftovers(folder)
     shutil.rmtree(folder / DAMAGED, ignore_errors=True)  # of which there is a whole one now
@@ -81,7 +85,9 @@ class Journal:
             self.recorder.close()
 
     def finish(self) -> None:
-        """The final files; with them the checkpoints have done their duty, and `clean` may remove them."""
+        """The final files; with them the checkpoints have done their duty, and `clean` may remove
+        them.
+        """
         self.federation.load_global()
         scalars = self.parts.config.scalars
         probabilities = self.federation.evaluator.softmax() if scalars.eval.conformal else None

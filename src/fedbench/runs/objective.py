@@ -16,7 +16,8 @@ DEFAULT = ("best_validation_accuracy", "best_accuracy")  # the first that a run 
 
 
 def objective(name: str | None, folder: Path) -> float | None:
-    """The number of a finished run; None when there is none to be had, as on a machine without the files.
+    """The number of a finished run; None when there is none to be had, as on a machine without the
+    files.
 
     A diverged run has the worst there is: no example is right, or an infinite loss or time.
     """

@@ -55,7 +55,9 @@ class Parts:
         }
 
     def origin(self) -> dict[str, str]:
-        """What a checkpoint must share with the run that goes on from it, or numbers of two runs would be mixed."""
+        """What a checkpoint must share with the run that goes on from it, or numbers of two runs
+        would be mixed.
+        """
         packages = {name: number for name, number in versions().items() if name != "python"}
         return {
             "run": self.id,

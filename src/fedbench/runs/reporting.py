@@ -17,7 +17,9 @@ from fedbench.training.federation import Federation
 
 
 def is_done(parts: Parts, force: bool) -> bool:
-    """Whether the run is finished. One that is damaged is told, and kept until it is finished again."""
+    """Whether the run is finished. One that is damaged is told, and kept until it is finished
+    again.
+    """
     if force:
         return False
     damage = parts.folder.damage()
@@ -80,7 +82,8 @@ def announce(parts: Parts, workers: int) -> None:
     threads = config.scalars.runtime.threads
     print(f"software: {_software()}")
     print(
-        f"running on {parts.device}, {_counted(workers, 'worker')}, {_counted(threads, 'thread')} each",
+        f"running on {parts.device}, {_counted(workers, 'worker')}, {_counted(threads, 'thread')}"
+        " each",
         flush=True,
     )
 
@@ -168,6 +171,7 @@ def report(parts: Parts, skipped: bool) -> None:
         )
         best = f"best {100 * summary['best_accuracy']:.2f} % (round {summary['best_round']})"
         print(
-            f"accuracy{note}: final {100 * summary['final_accuracy']:.2f} %, {best}, scored: {summary['scoring']}"
+            f"accuracy{note}: final {100 * summary['final_accuracy']:.2f} %, {best}, scored:"
+            f" {summary['scoring']}"
         )
     print(f"run: {parts.folder.path}", flush=True)

@@ -1,7 +1,9 @@
-"""Which code runs: a hash of the program's files and their commit, both as they were when this process began.
+"""Which code runs: a hash of the program's files and their commit, both as they were when this
+process began.
 
-They are taken once, in the process that was started, and inherited by every rank and every worker of a study: whoever
-edits a file while a sweep goes on changes neither the code in memory nor what is written about it.
+They are taken once, in the process that was started, and inherited by every rank and every worker
+of a study: whoever edits a file while a sweep goes on changes neither the code in memory nor what
+is written about it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ FOLDER = Path(__file__).parents[1]  # of the package
 
 
 def hash_of(folder: Path) -> str:
-    """Of the program itself, but for what only reads finished runs: other code may compute other numbers."""
+    """Of the program itself, but for what only reads finished runs: other code may compute other
+    numbers.
+    """
     result = hashlib.blake2b(digest_size=6)
     for file in sorted(folder.rglob("*.py")):
         name = file.relative_to(folder)
@@ -39,13 +43,16 @@ def source_hash() -> str:
 def source_commit() -> dict[str, Any]:
     """The commit of the code that runs, and whether it had uncommitted changes; None is unknown.
 
-    The first call decides for this process and all that are forked from it, so programs make it when they start.
+    The first call decides for this process and all that are forked from it, so programs make it
+    when they start.
     """
     return commit_of(FOLDER.parents[1])
 
 
 def commit_of(checkout: Path) -> dict[str, Any]:
-    """Nothing is known of an installed wheel, without git, or of a checkout that git does not trust."""
+    """Nothing is known of an installed wheel, without git, or of a checkout that git does not
+    trust.
+    """
     if not (
         checkout / ".git"
     ).exists():  # git would look further up, and find somebody else's repository

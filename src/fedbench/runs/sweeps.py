@@ -1,8 +1,9 @@
 """What the jobs of a sweep report to the process that started them, whatever launcher runs them.
 
-Hydra's launchers may run a job in another process or on another machine, and `hydra.main` returns nothing. So each job
-writes `<hydra.sweep.dir>/<job number>/outcome.json` when it begins and when it ends, and the parent reads these files.
-The callback below is part of every configuration. Hydra pickles it with the jobs, which so learn where to report.
+Hydra's launchers may run a job in another process or on another machine, and `hydra.main` returns
+nothing. So each job writes `<hydra.sweep.dir>/<job number>/outcome.json` when it begins and when it
+ends, and the parent reads these files. The callback below is part of every configuration. Hydra
+pickles it with the jobs, which so learn where to report.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Outcome:
 
 
 class SweepCallback(Callback):
-    """In the parent: where the jobs of the sweep report, and how they are stopped. In a job: where to report."""
+    """In the parent: where the jobs of the sweep report, and how they are stopped. In a job: where
+    to report.
+    """
 
     current: ClassVar[SweepCallback | None] = None  # None: a single run
 
@@ -112,7 +115,9 @@ class SweepCallback(Callback):
 
     @property
     def in_parent(self) -> bool:
-        """Whether this process is the parent. Jobs may be in it with other launchers, too: joblib with n_jobs=1."""
+        """Whether this process is the parent. Jobs may be in it with other launchers, too: joblib
+        with n_jobs=1.
+        """
         return _this_process() == self.parent
 
     # In a job.
@@ -124,7 +129,8 @@ class SweepCallback(Callback):
         if outcome.log == self.errors:
             outcome.log = ""
         self.write(outcome)
-        # The parent leaves the file before it looks for jobs to stop: one of the two sees the other.
+        # The parent leaves the file before it looks for jobs to stop: one of the two sees the
+        # other.
         return not (self.folder / STOP).exists()
 
     def write(self, outcome: Outcome) -> None:
@@ -148,7 +154,9 @@ class SweepCallback(Callback):
         return dict(sorted(found.items()))
 
     def cannot_write(self, error: Exception) -> bool:
-        """Whether a sweep ended before its first job because its folder could not be made, or its list written."""
+        """Whether a sweep ended before its first job because its folder could not be made, or its
+        list written.
+        """
         named = isinstance(error, HydraException)  # a missing choice is an OSError, too
         unwritable = "embedded null" in str(error) or (isinstance(error, OSError) and not named)
         first = self.basic and not self.outcomes()
@@ -180,12 +188,15 @@ class SweepCallback(Callback):
                 os.kill(one.pid, signal.SIGINT)
 
     def _listen(self) -> None:
-        """Ctrl-C, SIGTERM and a closed terminal stop the jobs first, and the launcher waits for them."""
+        """Ctrl-C, SIGTERM and a closed terminal stop the jobs first, and the launcher waits for
+        them.
+        """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
                 signal.signal(number, self._handle)
-        # Ctrl-C reaches all processes of a terminal, and submitit's controllers would kill their jobs. They inherit
-        # the mask of this thread; the other thread is the one in which this process gets its signals.
+        # Ctrl-C reaches all processes of a terminal, and submitit's controllers would kill their
+        # jobs. They inherit the mask of this thread; the other thread is the one in which this
+        # process gets its signals.
         threading.Thread(target=threading.Event().wait, daemon=True).start()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
@@ -198,7 +209,9 @@ class SweepCallback(Callback):
         self.stop()
 
     def tidy(self) -> None:
-        """Take back what a sweep wrote that came to nothing: Hydra's list of overrides, and the refusals."""
+        """Take back what a sweep wrote that came to nothing: Hydra's list of overrides, and the
+        refusals.
+        """
         for number in self.outcomes():
             folder = self.folder / str(number)
             remove_made([folder / OUTCOME, folder])
@@ -248,7 +261,9 @@ def _is_alive(outcome: Outcome) -> bool:
 
 
 def _take_signals(leave_terminal: bool) -> None:
-    """A job ends on SIGINT. In a process of its own, Ctrl-C goes to the parent alone, which sends it on once."""
+    """A job ends on SIGINT. In a process of its own, Ctrl-C goes to the parent alone, which sends
+    it on once.
+    """
     if leave_terminal:
         with suppress(OSError):
             os.setpgid(0, 0)
@@ -270,7 +285,9 @@ def _file_behind_standard_error() -> str:
 
 
 def _keep_values_out(config: DictConfig) -> None:
-    """`hydra.job.env_copy` puts values of the environment where Hydra writes them down; jobs read them again."""
+    """`hydra.job.env_copy` puts values of the environment where Hydra writes them down; jobs read
+    them again.
+    """
     with open_dict(config.hydra.job):
         for name in config.hydra.job.env_copy:
             config.hydra.job.env_set[name] = f"${{oc.env:{name}}}"

@@ -18,8 +18,8 @@ MODES = ("auto", "online", "offline")
 REFUSED_BY_WANDB = set("/\\#?%:")  # in names of projects and entities
 LONGEST_NAME = 128
 INIT_SECONDS = 30  # how long W&B's server may take to answer before a run logs offline
-# Set when W&B did not answer: the later runs of a sweep do not wait for it again. It is shared with the workers that
-# are forked from this process, one of which finds out.
+# Set when W&B did not answer: the later runs of a sweep do not wait for it again. It is shared with
+# the workers that are forked from this process, one of which finds out.
 unreachable = mmap.mmap(-1, 1)
 
 
@@ -53,7 +53,9 @@ class _SilentTracker:
 
 @dataclass
 class Wandb:
-    """Config, a row a round, the summary and the partition picture: online with credentials, offline without."""
+    """Config, a row a round, the summary and the partition picture: online with credentials,
+    offline without.
+    """
 
     project: str = "fedbench"
     entity: str | None = None
@@ -121,8 +123,9 @@ class _WandbTracker:
     def close(self) -> None:
         """When it returns, everything is in W&B's file.
 
-        `finish` only asks for that: W&B's service writes the last records a moment later, and not at
-        all if this process, a worker, has ended by then. `teardown` waits until the service is done.
+        `finish` only asks for that: W&B's service writes the last records a moment later, and not
+        at all if this process, a worker, has ended by then. `teardown` waits until the service is
+        done.
         """
         self._try(lambda run: run.finish())
         self._try(lambda run: self.wandb.teardown())
@@ -151,7 +154,9 @@ def _first_line(error: Exception) -> str:
 
 
 def start(mode: str, **arguments: Any) -> Any:
-    """A W&B run; offline when there is no network, or the key is wrong; None when W&B cannot be used at all."""
+    """A W&B run; offline when there is no network, or the key is wrong; None when W&B cannot be
+    used at all.
+    """
     import wandb
 
     if mode == "online" and unreachable[0]:
@@ -174,7 +179,8 @@ def start(mode: str, **arguments: Any) -> Any:
             print(f"W&B cannot be used ({_first_line(error)}); {instead}", flush=True)
         unreachable[0] = True
         with suppress(Exception, SystemExit):
-            wandb.teardown()  # its service still holds the id of the run that failed, and would refuse it
+            # its service still holds the id of the run that failed, and would refuse it
+            wandb.teardown()
         os.environ.pop(
             "WANDB_SERVICE", None
         )  # one that another process started lives on: a new one is to be used

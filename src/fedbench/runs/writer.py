@@ -1,4 +1,6 @@
-"""The leader's books: metrics.csv and clients.csv round by round, and the files that a finished run consists of."""
+"""The leader's books: metrics.csv and clients.csv round by round, and the files that a finished run
+consists of.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Recorder:
         }  # contents: rows for each client and round
 
     def start(self, tracker: Tracker, done: int) -> None:
-        """Begin to write; after a resume the files hold exactly the rows of the checkpoint again."""
+        """Begin to write; after a resume the files hold exactly the rows of the checkpoint
+        again.
+        """
         self.tracker, self.progress = tracker, Progress(self.rounds, done)
         self._write_metrics()
         self._write_tables()
@@ -64,7 +68,9 @@ class Recorder:
         self.progress.show(record)
 
     def _check_folder(self) -> None:
-        """Files are written into a folder that is made when it is not there: a removed one would come back in part."""
+        """Files are written into a folder that is made when it is not there: a removed one would
+        come back in part.
+        """
         if not (self.folder.path / "config.yaml").is_file():
             raise WorkerFault(f"{REMOVED} ({self.folder.path})")
 
@@ -98,7 +104,9 @@ class Recorder:
                 (self.folder.path / name).unlink(missing_ok=True)
 
     def _write_metrics(self) -> None:
-        """As a whole: who reads while a line is appended may see half of it, when it crosses a page's end."""
+        """As a whole: who reads while a line is appended may see half of it, when it crosses a
+        page's end.
+        """
         self.folder.write("metrics.csv", _csv(self.rows, header=bool(self.rows)), durable=False)
 
     def _row(self, number: int) -> dict[str, float]:

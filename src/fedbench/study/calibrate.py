@@ -1,4 +1,6 @@
-"""How long, how much memory and how much disk: from one round of one client, timed here, for each kind of work."""
+"""How long, how much memory and how much disk: from one round of one client, timed here, for each
+kind of work.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class Round:
 def work_of(config: Config) -> dict[str, Any]:
     """How much there is to do in a run, and of which kind, as plain numbers that a plan can keep.
 
-    Jobs of the same kind cost the same for each gradient: data, network, batch size, optimizer, threads.
+    Jobs of the same kind cost the same for each gradient: data, network, batch size, optimizer,
+    threads.
     """
     scalars, tree = config.scalars, config.tree
     client, data = scalars.client, tree["data"]
@@ -83,7 +86,9 @@ def work_of(config: Config) -> dict[str, Any]:
 def estimate_all(
     jobs: Sequence[Job], results: Path, told: Callable[[int, int], None]
 ) -> dict[str, Estimate]:
-    """For the folder of every job. Measured rounds are kept in <results>/studies/calibration.json."""
+    """For the folder of every job. Measured rounds are kept in
+    <results>/studies/calibration.json.
+    """
     file = results / "studies" / "calibration.json"
     known = _kept(file)
     new = {job.work["kind"]: job for job in reversed(jobs) if job.work["kind"] not in known}
@@ -112,7 +117,9 @@ def unpack(job: Job, results: Path) -> Config:
 
 
 def _measure_apart(config: Config) -> Round:
-    """In a process of its own: its peak of memory is what is wanted, and a failure there is no failure here."""
+    """In a process of its own: its peak of memory is what is wanted, and a failure there is no
+    failure here.
+    """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(target=_try_to_measure, args=(config, theirs))

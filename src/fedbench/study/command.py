@@ -1,4 +1,6 @@
-"""`fedbench-tables [results] [--only NAME] [--scale SCALE]`: tables, figures and report from finished runs alone."""
+"""`fedbench-tables [results] [--only NAME] [--scale SCALE]`: tables, figures and report from
+finished runs alone.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ def show(arguments: argparse.Namespace, console: Console) -> int:
         counts = ", ".join(
             f"{number} {verdict}" for verdict, number in entry.counts().items() if number
         )
-        line = f"{entry.name} ({entry.scale}): {entry.done} of {entry.wanted} runs; {counts or 'no numbers'}"
+        line = (
+            f"{entry.name} ({entry.scale}): {entry.done} of {entry.wanted} runs;"
+            f" {counts or 'no numbers'}"
+        )
         console.print(line, markup=False, highlight=False)
         if entry.problems:
             console.print(f"  {entry.problems[0].splitlines()[-1]}", markup=False, highlight=False)

@@ -28,7 +28,9 @@ def columns_of(study: Study) -> dict[tuple[tuple[str, str], ...], list[StudyCell
 
 
 def accuracy_columns(measures: list[Measure]) -> list[str]:
-    """The columns of metrics.csv that a table's accuracies come from; the global test set's when it has none."""
+    """The columns of metrics.csv that a table's accuracies come from; the global test set's when it
+    has none.
+    """
     accuracies = [measure for measure in measures if measure.is_accuracy]
     columns = [
         one.parameters["column"] if one.name == "metric" else "test_accuracy" for one in accuracies
@@ -37,7 +39,9 @@ def accuracy_columns(measures: list[Measure]) -> list[str]:
 
 
 def equal_cost(study: Study, accuracy: str, kind: str, notes: Notes) -> Grid | None:
-    """The best accuracy, a column of metrics.csv, for what the cheapest run of a table's column has spent in all."""
+    """The best accuracy, a column of metrics.csv, for what the cheapest run of a table's column has
+    spent in all.
+    """
     columns = columns_of(study)
     budgets, cells = {}, {}
     for others, column in columns.items():
@@ -55,7 +59,10 @@ def equal_cost(study: Study, accuracy: str, kind: str, notes: Notes) -> Grid | N
         "" if accuracy == "test_accuracy" else f": {accuracy.replace('_', ' ')}"
     )
     grid = _grid(study, title, lambda cell: cells.get(cell.cell.key), notes)
-    grid.caption = f"Best {accuracy} (%) for at most as many {COSTS[kind]} as the cheapest method spent: {told}."
+    grid.caption = (
+        f"Best {accuracy} (%) for at most as many {COSTS[kind]} as the cheapest method spent:"
+        f" {told}."
+    )
     return grid
 
 
@@ -91,10 +98,12 @@ def _at_budget(cell: StudyCell, accuracy: str, kind: str, budget: float | None) 
 def significance(
     values: Values, measure: Measure, notes: Notes, on_images: bool = True
 ) -> list[Grid]:
-    """Every method against each proposed one: McNemar on the test images, and a paired test over seeds.
+    """Every method against each proposed one: McNemar on the test images, and a paired test over
+    seeds.
 
-    `on_images`: whether the models are judged on common test images; where every client has its own there is no
-    McNemar. Further readings of a proposed method are compared with it, not all others with them.
+    `on_images`: whether the models are judged on common test images; where every client has its own
+    there is no McNemar. Further readings of a proposed method are compared with it, not all others
+    with them.
     """
     study = values.study
     known = study.experiment.labels(METHOD, study.scale) if METHOD in study.experiment.axes else []
@@ -140,11 +149,15 @@ def _against(
     grid = _grid(
         study, f"Significance against {name}", lambda cell: cells.get(cell.cell.key), notes
     )
-    images = "p of McNemar's test on the same test images (exact below 25 discordant pairs, the largest over seeds); "
+    images = (
+        "p of McNemar's test on the same test images (exact below 25 discordant pairs, the largest"
+        " over seeds); "
+    )
     grid.caption = (
-        f"{images if on_images else ''}mean difference in {measure.label} over seeds, {name} minus the row, with its "
-        "95 % interval, Hedges' g and the p of a paired t-test, where there are enough seeds. All p are corrected by "
-        "Holm for the methods of a column; uncorrected ones are in the details."
+        f"{images if on_images else ''}mean difference in {measure.label} over seeds, {name} minus"
+        " the row, with its 95 % interval, Hedges' g and the p of a paired t-test, where there are"
+        " enough seeds. All p are corrected by Holm for the methods of a column; uncorrected ones"
+        " are in the details."
     )
     if silent:
         grid.caption += f" Not tested, as {name} has no finished run: {', '.join(silent)}."

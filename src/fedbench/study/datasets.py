@@ -1,4 +1,6 @@
-"""The table of datasets: what this program knows of each, from its configuration, beside what a paper says."""
+"""The table of datasets: what this program knows of each, from its configuration, beside what a
+paper says.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ COLUMNS = ("Description", "Classes", "Images", "Resolution", "Year")
 
 
 def datasets_grid(experiment: Experiment) -> Grid:
-    """A row a dataset. Numbers that differ are a miss; words cannot be compared, and the year is the paper's alone."""
+    """A row a dataset. Numbers that differ are a miss; words cannot be compared, and the year is
+    the paper's alone.
+    """
     printed = {
         (number.labels["dataset"], number.measure): number
         for number in experiment.published_numbers()
@@ -35,7 +39,9 @@ def datasets_grid(experiment: Experiment) -> Grid:
 
 
 def facts(name: str) -> dict[str, Any]:
-    """From conf/data: the opening comment, and the sizes that every reader checks its files against."""
+    """From conf/data: the opening comment, and the sizes that every reader checks its files
+    against.
+    """
     text = (config_folder() / "data" / f"{name}.yaml").read_text(encoding="utf-8")
     content = yaml.safe_load(text)
     height, width, _ = content["shape"]

@@ -1,4 +1,6 @@
-"""How the commands that make tables end when they cannot go on: one line, and a status that says which kind it was."""
+"""How the commands that make tables end when they cannot go on: one line, and a status that says
+which kind it was.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from fedbench.parallel.failures import explain
 
 @contextmanager
 def one_line_endings(program: str, results: Path) -> Iterator[None]:
-    """Bad input, faults of the machine, Ctrl-C and SIGTERM; whatever nobody expected keeps its traceback."""
+    """Bad input, faults of the machine, Ctrl-C and SIGTERM; whatever nobody expected keeps its
+    traceback.
+    """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

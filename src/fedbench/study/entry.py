@@ -1,4 +1,6 @@
-"""From a study and its runs to what is rendered: grids, pictures, claims, footnotes, settings and links."""
+"""From a study and its runs to what is rendered: grids, pictures, claims, footnotes, settings and
+links.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,11 @@ def build_entry(study: Study, results: Path) -> Entry:
 
 
 def _all_measures(study: Study) -> list[Measure]:
-    """Of the form and of its parts. A figure that shows none is judged by those that its claims name.
+    """Of the form and of its parts. A figure that shows none is judged by those that its claims
+    name.
 
-    Such a figure may have inherited measures from a table with the same runs, which are not its own.
+    Such a figure may have inherited measures from a table with the same runs, which are not its
+    own.
     """
     show = study.experiment.show
     found = [measure for part in [show, *show.get("parts", [])] for measure in measures_of(part)]
@@ -151,7 +155,9 @@ def _with_lacking_seeds(claim: Claim, values: Values, measure: Measure) -> Claim
 
 
 def _with_reservations(claim: Claim, entry: Entry) -> Claim:
-    """A verdict on a paper's claim says on what it rests, when that is not what the paper rests it on."""
+    """A verdict on a paper's claim says on what it rests, when that is not what the paper rests it
+    on.
+    """
     reasons = [
         f"{entry.scale} scale" if entry.reduction else "",
         "stand-in data" if entry.stand_in else "",
@@ -197,7 +203,9 @@ def _stand_ins(runs: list[StudyRun]) -> str:
 
 
 def _settings(study: Study) -> list[Setting]:
-    """Where the values come from; where the scale changed one, the paper's value stands beside that of the runs."""
+    """Where the values come from; where the scale changed one, the paper's value stands beside that
+    of the runs.
+    """
     settings, base = [], study.experiment.base
     changed = study.experiment.changed_by_scale(study.scale)
     for key, origin in study.experiment.provenance.items():
@@ -249,13 +257,15 @@ def _problems(study: Study) -> list[str]:
         for run in cell.runs:
             if run.status in (FAILED, REFUSED):
                 found.append(
-                    f"{', '.join(cell.labels.values())}, seed {run.seed}, {run.status}: {run.problem.strip()}"
+                    f"{', '.join(cell.labels.values())}, seed {run.seed}, {run.status}:"
+                    f" {run.problem.strip()}"
                 )
             elif run.problem or (run.finished and not _readable(run)):
                 words = run.problem or "metrics.csv cannot be read, so this run counts as missing"
                 words += "; force=true runs it again"
                 found.append(
-                    f"{', '.join(cell.labels.values())}, seed {run.seed}, damaged: {run.folder}: {words}"
+                    f"{', '.join(cell.labels.values())}, seed {run.seed}, damaged: {run.folder}:"
+                    f" {words}"
                 )
     return found
 

@@ -1,4 +1,6 @@
-"""Runs side by side: one process works on one run at a time, and what goes wrong in it stays there."""
+"""Runs side by side: one process works on one run at a time, and what goes wrong in it stays
+there.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,9 @@ def _work(
 
 
 class _Request:
-    """To stop a worker: remembered between runs, obeyed at once while one is prepared, after the round in training."""
+    """To stop a worker: remembered between runs, obeyed at once while one is prepared, after the
+    round in training.
+    """
 
     def __init__(self) -> None:
         self.working = self.made = False

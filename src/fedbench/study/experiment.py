@@ -1,4 +1,6 @@
-"""An experiment file of conf/experiment as an object: its axes, cells and jobs, and what is made of them."""
+"""An experiment file of conf/experiment as an object: its axes, cells and jobs, and what is made of
+them.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ class Cell:
 class Published:
     """A number as the paper prints it, shown beside the measured one.
 
-    `flag`: star = did not converge or not reached, over = more than that, none = no number to judge by: a dash, or
-    seconds of another machine.
+    `flag`: star = did not converge or not reached, over = more than that, none = no number to judge
+    by: a dash, or seconds of another machine.
     """
 
     labels: dict[str, str]
@@ -66,7 +68,9 @@ class Published:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a file says; the settings of its runs are left to Hydra, which composes the same file."""
+    """What a file says; the settings of its runs are left to Hydra, which composes the same
+    file.
+    """
 
     name: str  # fedpgvc/table2
     paper: str
@@ -131,7 +135,9 @@ class Experiment:
         return cells
 
     def changed_by_scale(self, scale: str) -> set[str]:
-        """The keys that a scale sets: in its preset, in general, and for single labels that it keeps."""
+        """The keys that a scale sets: in its preset, in general, and for single labels that it
+        keeps.
+        """
         if scale == "paper":
             return set()
         reduced = self.scales.get(scale, {})
@@ -143,7 +149,9 @@ class Experiment:
         }
 
     def replaced(self, labels: dict[str, str], scale: str) -> list[str]:
-        """The words by which a scale makes a cell something else than its labels say: other data, another network."""
+        """The words by which a scale makes a cell something else than its labels say: other data,
+        another network.
+        """
         reduced = self.scales.get(scale, {})
         own = {
             _key(word)
@@ -163,7 +171,9 @@ class Experiment:
         ]
 
     def settings(self) -> str:
-        """What the file asks of its runs, without the study: experiments that agree in it share their runs."""
+        """What the file asks of its runs, without the study: experiments that agree in it share
+        their runs.
+        """
         return json.dumps([self.base, _chosen_groups(self.name)], sort_keys=True)
 
     def job(self, cell: Cell, seed: int, scale: str) -> list[str]:
@@ -241,13 +251,16 @@ def _merged(name: str) -> dict[str, Any]:
     content, merged = _content(name), {}
     for entry in content.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
-            # Whether Hydra takes a bare name for one of this folder depends on who asks: names are absolute here.
+            # Whether Hydra takes a bare name for one of this folder depends on who asks: names are
+            # absolute here.
             merged = _over(merged, _merged(entry.removeprefix("/experiment/")))
     return _over(merged, content)
 
 
 def _chosen_groups(name: str) -> list[dict[str, Any]]:
-    """What the defaults lists of the file and of those below it choose: `override /data: emnist`."""
+    """What the defaults lists of the file and of those below it choose: `override /data:
+    emnist`.
+    """
     groups: list[dict[str, Any]] = []
     for entry in _content(name).get("defaults", []):
         if isinstance(entry, dict):

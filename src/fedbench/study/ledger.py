@@ -66,7 +66,9 @@ def _is_locked(folder: Path) -> bool:
 
 
 def kept_plans(results: Path, experiments: list[str], scale: str | None = None) -> list[Plan]:
-    """For every experiment the plan of the scale that is asked for, else of the largest of which anything was run."""
+    """For every experiment the plan of the scale that is asked for, else of the largest of which
+    anything was run.
+    """
     if not results.is_dir():
         raise BadInput(f"results={results}: there is no such folder")
     plans = []
@@ -93,7 +95,9 @@ def study_of(plan: Plan, results: Path) -> Study:
 
 @dataclass
 class Line:
-    """An experiment in the ledger. A run that an experiment above has as well is counted there, as shared here."""
+    """An experiment in the ledger. A run that an experiment above has as well is counted there, as
+    shared here.
+    """
 
     experiment: str
     counts: Counter[str]

@@ -1,4 +1,6 @@
-"""What is read off a run: for every cell and seed one reading, which says what happened when there is no number."""
+"""What is read off a run: for every cell and seed one reading, which says what happened when there
+is no number.
+"""
 
 from __future__ import annotations
 
@@ -87,5 +89,7 @@ def _read(reader: Callable[..., Reading], *arguments: Any) -> Reading:
 
 
 def is_reference(cell: StudyCell) -> bool:
-    """Local and centralized training are no federated methods: nothing is sent, or everything is in one place."""
+    """Local and centralized training are no federated methods: nothing is sent, or everything is in
+    one place.
+    """
     return any(word in REFERENCE for word in cell.cell.overrides)

@@ -1,4 +1,6 @@
-"""What a rendered study consists of, whatever it is rendered to: grids of cells, pictures, claims, facts."""
+"""What a rendered study consists of, whatever it is rendered to: grids of cells, pictures, claims,
+facts.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,11 @@ class Grid:
     measure: str = ""  # what all cells show, when no column says it
 
     def header(self) -> list[list[tuple[str, int]]]:
-        """The lines above the columns, outermost first: labels with the number of columns they span.
+        """The lines above the columns, outermost first: labels with the number of columns they
+        span.
 
-        Neighbours with the same label share it below a label that they share; the last line has one for each column.
+        Neighbours with the same label share it below a label that they share; the last line has one
+        for each column.
         """
         depth = max(map(len, self.columns), default=0) or 1
         columns = [(*labels, *[""] * (depth - len(labels))) for labels in self.columns]

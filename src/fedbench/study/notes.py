@@ -10,7 +10,9 @@ CHOICE = "choice"
 
 
 class Notes:
-    """Collects the footnotes of a study's cells and gives each its letter, in the order of their first use."""
+    """Collects the footnotes of a study's cells and gives each its letter, in the order of their
+    first use.
+    """
 
     def __init__(self, study: Study):
         self.study = study
@@ -44,7 +46,8 @@ class Notes:
             data = run.summary["data"]
             if data["source"] == "synthetic":
                 texts.append(
-                    f"Stand-in data: not the real {data['name']}, but synthetic examples of its shape."
+                    f"Stand-in data: not the real {data['name']}, but synthetic examples of its"
+                    " shape."
                 )
             elif data["note"] and "subset" not in data["note"]:
                 texts.append(f"Data: {data['name']}, {data['note']}.")
@@ -63,7 +66,9 @@ class Notes:
         return list(dict.fromkeys(texts))
 
     def _of_settings(self, cell: StudyCell) -> list[str]:
-        """Values that we had to choose, because neither paper nor released code tells: one note for all cells alike."""
+        """Values that we had to choose, because neither paper nor released code tells: one note for
+        all cells alike.
+        """
         everywhere, here = [], []
         for key, setting in self.study.experiment.provenance.items():
             if setting["from"] == CHOICE and cell.cell.matches(setting.get("only") or {}):

@@ -1,4 +1,6 @@
-"""Whether the methods of a table stand in the published order: every pair that the paper puts in order is checked."""
+"""Whether the methods of a table stand in the published order: every pair that the paper puts in
+order is checked.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,11 @@ class Order:
 def compare_order(
     measured: Mapping[str, float | None], published: Mapping[str, float | None], higher: bool
 ) -> Order:
-    """Of methods with a published place. Infinite is "diverged" or "never reached", with the sign that is worst.
+    """Of methods with a published place. Infinite is "diverged" or "never reached", with the sign
+    that is worst.
 
-    Where the paper has a tie there is no order to find again. What was not measured, and two that both failed, decide
-    nothing. A tie where the paper has an order is not that order.
+    Where the paper has a tie there is no order to find again. What was not measured, and two that
+    both failed, decide nothing. A tie where the paper has an order is not that order.
     """
     order = Order()
     for one, two in combinations([name for name in published if published[name] is not None], 2):
@@ -56,10 +59,11 @@ def compare_order(
 
 
 def order_claim(values: Values, measure: Measure, published: list[Published]) -> Claim | None:
-    """Column by column. A paper has one number for its method: further readings of it, which the file names, are out.
+    """Column by column. A paper has one number for its method: further readings of it, which the
+    file names, are out.
 
-    A printed star (it did not converge, or did not get there) comes last, as it does here. A cell for which the scale
-    ran other data or another network says nothing about the paper's.
+    A printed star (it did not converge, or did not get there) comes last, as it does here. A cell
+    for which the scale ran other data or another network says nothing about the paper's.
     """
     experiment, higher = values.study.experiment, measure.higher_is_better
     worst = -math.inf if higher else math.inf

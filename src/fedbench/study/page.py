@@ -1,7 +1,9 @@
-"""The report as one HTML file that needs nothing else: no server, no network, no script to be readable.
+"""The report as one HTML file that needs nothing else: no server, no network, no script to be
+readable.
 
-Texts come from files, command lines and tracebacks, so the template escapes all of them, and a Content-Security-Policy
-lets the browser run only the script whose hash it names. Nothing depends on the time: same entries, same bytes.
+Texts come from files, command lines and tracebacks, so the template escapes all of them, and a
+Content-Security-Policy lets the browser run only the script whose hash it names. Nothing depends on
+the time: same entries, same bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Section:
 
 
 def write_page(entries: list[Entry], target: Path, results: Path) -> None:
-    """Write `target`; links to runs lead from there into `results`, so that both can be moved together."""
+    """Write `target`; links to runs lead from there into `results`, so that both can be moved
+    together.
+    """
     style, script = (_file(name) for name in ("report.css", "report.js"))
     sections = _sections(entries)
     groups = itertools.groupby(sections, key=lambda section: section.entry.paper)
@@ -124,7 +128,9 @@ def _policy(script: str) -> str:
 
 
 def _sections(entries: list[Entry]) -> list[Section]:
-    """The papers one after the other, each with its entries in the given order and an anchor of its own."""
+    """The papers one after the other, each with its entries in the given order and an anchor of its
+    own.
+    """
     papers = _unique(entry.paper for entry in entries)
     ordered = sorted(entries, key=lambda entry: papers.index(entry.paper))
     slugs = [re.sub(r"[^a-z0-9]+", "-", entry.name.lower()).strip("-") for entry in ordered]
@@ -149,7 +155,9 @@ def _claim_counts(entries: list[Entry]) -> dict[str, int]:
 
 
 def _picture_source(picture: Picture) -> str:
-    """As a data address: inside <img> an SVG runs no script, and its ids do not meet those of other pictures."""
+    """As a data address: inside <img> an SVG runs no script, and its ids do not meet those of other
+    pictures.
+    """
     if picture.svg.is_file() and picture.svg.stat().st_size <= LARGEST_SVG:
         kind, file = "svg+xml", picture.svg
     elif picture.png.is_file():

@@ -1,6 +1,8 @@
-"""Which run folder belongs to which cell: every job of a study is composed and checked, nothing is trained.
+"""Which run folder belongs to which cell: every job of a study is composed and checked, nothing is
+trained.
 
-The plan of a study is kept in <results>/studies/<experiment>.<scale>.json: tables are built from files alone.
+The plan of a study is kept in <results>/studies/<experiment>.<scale>.json: tables are built from
+files alone.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ def plan_file(results: Path, experiment: str, scale: str) -> Path:
 
 
 def read_plan(results: Path, experiment: str, scale: str) -> tuple[Plan, str] | None:
-    """A plan that was kept, and the stamp under which it was made; None when there is none that can be read."""
+    """A plan that was kept, and the stamp under which it was made; None when there is none that can
+    be read.
+    """
     try:
         content = json.loads(plan_file(results, experiment, scale).read_text())
         if (content["experiment"], content["scale"]) != (experiment, scale):
@@ -111,7 +115,9 @@ def read_plan(results: Path, experiment: str, scale: str) -> tuple[Plan, str] | 
 
 
 def stamp() -> str:
-    """Changes with the configuration files, the program, the device and the datasets at hand: with any run's id."""
+    """Changes with the configuration files, the program, the device and the datasets at hand: with
+    any run's id.
+    """
     from fedbench.train import pick_device
 
     digest = hashlib.blake2b(pick_device("auto").encode(), digest_size=8)
@@ -137,7 +143,8 @@ def make_plans(
 ) -> list[Plan]:
     """The plans of several studies. Those that were kept and still hold are taken as they are.
 
-    What could not be run is tried again: weights may have come meanwhile, or the machine may have been short of memory.
+    What could not be run is tried again: weights may have come meanwhile, or the machine may have
+    been short of memory.
     """
     now = stamp()
     plans: list[Plan] = []
@@ -183,16 +190,21 @@ def _settle(jobs: list[Job], results: Path, processes: int) -> Iterator[Job]:
 
 @contextmanager
 def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Forked workers that leave Ctrl-C and SIGTERM to the parent; one that is killed ends the command with its reason.
+    """Forked workers that leave Ctrl-C and SIGTERM to the parent; one that is killed ends the
+    command with its reason.
 
-    What is loaded by then is frozen: a test of significance collects garbage every time, in all of torch's objects.
+    What is loaded by then is frozen: a test of significance collects garbage every time, in all of
+    torch's objects.
     """
     fork = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(processes, mp_context=fork, initializer=_enter_pool)
     try:
         yield pool
     except BrokenProcessPool as error:
-        words = "a process was ended by the system (it does that when memory runs out); the same command goes on"
+        words = (
+            "a process was ended by the system (it does that when memory runs out); the same"
+            " command goes on"
+        )
         raise MachineFault(words) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -205,7 +217,9 @@ def _enter_pool() -> None:
 
 
 def settle_job(task: tuple[list[str], int, str]) -> Job:
-    """Find a job's folder, or why it cannot be run. On `laptop` a dataset that is not at hand is stood in for."""
+    """Find a job's folder, or why it cannot be run. On `laptop` a dataset that is not at hand is
+    stood in for.
+    """
     words, seed, results = task
     try:
         try:

@@ -43,7 +43,9 @@ class Reading:
 
 
 def cost_series(run: StudyRun, kind: str) -> pd.Series:
-    """What the run had cost at every evaluated round: round, bytes (in megabytes, both ways), gradients, seconds."""
+    """What the run had cost at every evaluated round: round, bytes (in megabytes, both ways),
+    gradients, seconds.
+    """
     metrics = run.metrics
     if kind == "bytes":
         return (metrics.bytes_up + metrics.bytes_down) / MEGABYTE
@@ -64,7 +66,9 @@ def _mean_accuracy_last(
 
 
 def _area(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
-    """The mean over rounds of the accuracy: the area under its curve, by the trapezoidal rule, for a width of one."""
+    """The mean over rounds of the accuracy: the area under its curve, by the trapezoidal rule, for
+    a width of one.
+    """
     rounds, accuracy = (
         run.metrics["round"].to_numpy(float),
         run.metrics.test_accuracy.to_numpy(float),
@@ -100,7 +104,9 @@ def _cost_to(kind: str) -> Callable[..., Reading]:
 
 
 def target_of(study: Study, cell: StudyCell, run: StudyRun, target: Any) -> float | None:
-    """A number; or one for each label of an axis; or what another cell reached at best with the same seed."""
+    """A number; or one for each label of an axis; or what another cell reached at best with the
+    same seed.
+    """
     if not isinstance(target, dict):
         return float(target)
     if "best_of" in target:
@@ -138,7 +144,8 @@ def last_rounds(clients: pd.DataFrame, rounds: int | None) -> pd.DataFrame:
 def _client_column(
     study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
 ) -> Reading:
-    """A column of clients.csv, mean over rounds of what `of` says of the clients of a round, or of one `client`.
+    """A column of clients.csv, mean over rounds of what `of` says of the clients of a round, or of
+    one `client`.
 
     mean, their spread (standard deviation), or entropy: of the values as shares of their sum.
     """
@@ -165,7 +172,9 @@ def _set_size(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str
 def _gradient_norm(
     study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
 ) -> Reading:
-    """Of the norms of all layers (or of one), clients and rounds (or the `last` ones): mean, variance or maximum."""
+    """Of the norms of all layers (or of one), clients and rounds (or the `last` ones): mean,
+    variance or maximum.
+    """
     table = last_rounds(run.table("clients.csv"), parameters.get("last"))
     columns = [name for name in table if name.startswith("gradient_norm/")]
     if "layer" in parameters:  # a name, or a place: 0 is the first, -1 the last
@@ -183,7 +192,9 @@ def _gradient_norm(
 def _distance_to(
     study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
 ) -> Reading:
-    """The Euclidean distance between the final models, with the same seed, hence from the same initial weights."""
+    """The Euclidean distance between the final models, with the same seed, hence from the same
+    initial weights.
+    """
     other = sibling(study, cell, parameters["cell"])
     same = [own for own in (other.finished if other else []) if own.seed == run.seed]
     if not same:

@@ -28,7 +28,8 @@ def render_all(
 ) -> list[Entry]:
     """One experiment after another, in as many processes as there are cores, then the page of all.
 
-    `beside`: experiments that are in the page, too, but that nobody asked for, so that they are not sent to W&B again.
+    `beside`: experiments that are in the page, too, but that nobody asked for, so that they are not
+    sent to W&B again.
     """
     order = names()
     tasks = [
@@ -53,7 +54,9 @@ def render_all(
 
 
 def render(task: tuple[Plan, Path]) -> Entry:
-    """The files of one experiment. One that cannot be rendered says why, and does not keep the others from it."""
+    """The files of one experiment. One that cannot be rendered says why, and does not keep the
+    others from it.
+    """
     plan, results = task
     try:
         entry = build_entry(study_of(plan, results), results)

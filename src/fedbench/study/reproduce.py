@@ -1,4 +1,6 @@
-"""Run what is missing of the studies in conf/experiment, then render them all: `make reproduce-tables`."""
+"""Run what is missing of the studies in conf/experiment, then render them all: `make
+reproduce-tables`.
+"""
 
 from __future__ import annotations
 
@@ -81,13 +83,17 @@ def reproduce(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"failed: {line}\n  {problem}", markup=False, highlight=False)
     for reason, count in Counter(last_line(job.problem) for job in refused).items():
         console.print(f"refused, {count} runs: {reason}", markup=False, highlight=False)
-    words = f"{len(entries)} experiments in the report; {len(failed)} runs failed, {len(refused)} refused"
+    words = (
+        f"{len(entries)} experiments in the report; {len(failed)} runs failed, {len(refused)}"
+        " refused"
+    )
     console.print(words, highlight=False)
     console.print(f"report: {results / 'report' / 'index.html'}", markup=False, highlight=False)
     broken = [entry.name for entry in entries if entry.unrendered]
     if broken:
         console.print(f"could not be rendered: {', '.join(broken)}", markup=False, highlight=False)
-    # On stand-in data nothing can be lacking: what is refused there is a fault of an experiment file.
+    # On stand-in data nothing can be lacking: what is refused there is a fault of an experiment
+    # file.
     wrong = failed or broken or (refused and arguments.scale == SMOKE)
     return INTERRUPTED if interrupted else UNEXPECTED if wrong else FINISHED
 
@@ -107,7 +113,10 @@ def run_missing(
     executor = Executor(arguments.results, processes, max(1, cores // processes), arguments.wandb)
     failed, started, number, interrupted = [], time.monotonic(), 0, 0
     for number, outcome in enumerate(executor.run(jobs), start=1):
-        words = f"[{number}/{len(jobs)}] {outcome.status} in {duration(outcome.seconds)}: {outcome.job.folder}"
+        words = (
+            f"[{number}/{len(jobs)}] {outcome.status} in {duration(outcome.seconds)}:"
+            f" {outcome.job.folder}"
+        )
         console.print(words, markup=False, highlight=False)
         interrupted += outcome.status == "interrupted"
         if outcome.status == "failed":

@@ -27,7 +27,9 @@ FINISHED, DIVERGED, MISSING, RUNNING, FAILED, REFUSED = (
 
 @dataclass
 class StudyRun:
-    """One run of a cell. Files are read when asked for; only a finished or diverged run has them."""
+    """One run of a cell. Files are read when asked for; only a finished or diverged run has
+    them.
+    """
 
     seed: int
     folder: (

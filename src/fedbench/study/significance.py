@@ -1,6 +1,7 @@
 """Whether a difference is more than chance: on the same test images (McNemar), and over seeds.
 
-statsmodels and scipy.stats are imported where they are used: that takes seconds, and many reports need neither.
+statsmodels and scipy.stats are imported where they are used: that takes seconds, and many reports
+need neither.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class McNemar:
-    """Of two classifiers on the same images. Where both are right, or both wrong, an image tells nothing."""
+    """Of two classifiers on the same images. Where both are right, or both wrong, an image tells
+    nothing.
+    """
 
     n01: int  # images that the first has wrong and the second right
     n10: int  # images that the first has right and the second wrong
@@ -37,13 +40,16 @@ class McNemarSeeds:
 
 
 def mcnemar(labels: ArrayLike, first: ArrayLike, second: ArrayLike) -> McNemar:
-    """McNemar's test that two classifiers err equally often (McNemar 1947; for classifiers: Dietterich 1998)."""
+    """McNemar's test that two classifiers err equally often (McNemar 1947; for classifiers:
+    Dietterich 1998).
+    """
     from statsmodels.stats.contingency_tables import mcnemar as test
 
     labels, first, second = (np.asarray(array) for array in (labels, first, second))
     if not labels.shape == first.shape == second.shape or labels.ndim != 1:
         raise ValueError(
-            f"labels and predictions of different images: {labels.shape}, {first.shape}, {second.shape}"
+            f"labels and predictions of different images: {labels.shape}, {first.shape},"
+            f" {second.shape}"
         )
     n01 = int(np.sum((first != labels) & (second == labels)))
     n10 = int(np.sum((first == labels) & (second != labels)))
@@ -57,13 +63,15 @@ def mcnemar(labels: ArrayLike, first: ArrayLike, second: ArrayLike) -> McNemar:
 
 
 def mcnemar_pooled(seeds: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> McNemarSeeds | None:
-    """McNemar's test over seeds: the largest p of them, and 1 when the seeds disagree about who is better.
+    """McNemar's test over seeds: the largest p of them, and 1 when the seeds disagree about who is
+    better.
 
-    Adding up the discordant counts is not valid: the same images come back with every seed, so that they are no
-    independent pairs. The largest p is the intersection-union test (Berger 1982) for "better with every seed": valid
-    under any dependence, and never smaller for a further seed. In its directed form, doubled, opposite directions
-    give 1. The Cauchy combination (Liu and Xie 2020) tolerates dependence as well, but has no answer to a p of
-    exactly 1, which the exact test gives, and takes two opposite differences for one strong one.
+    Adding up the discordant counts is not valid: the same images come back with every seed, so that
+    they are no independent pairs. The largest p is the intersection-union test (Berger 1982) for
+    "better with every seed": valid under any dependence, and never smaller for a further seed. In
+    its directed form, doubled, opposite directions give 1. The Cauchy combination (Liu and Xie
+    2020) tolerates dependence as well, but has no answer to a p of exactly 1, which the exact test
+    gives, and takes two opposite differences for one strong one.
     """
     if not seeds:
         return None
@@ -75,7 +83,8 @@ def mcnemar_pooled(seeds: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> M
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted for their number (Holm 1979), in the given order.
 
-    Once for a family of tests, not in a loop: statsmodels collects garbage at each call, a tenth of a second or more.
+    Once for a family of tests, not in a loop: statsmodels collects garbage at each call, a tenth of
+    a second or more.
     """
     from statsmodels.stats.multitest import multipletests
 
@@ -86,7 +95,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Paired:
-    """Own minus other over matched seeds. Without spread in the differences there is nothing to judge them by: None."""
+    """Own minus other over matched seeds. Without spread in the differences there is nothing to
+    judge them by: None.
+    """
 
     count: int  # pairs with both values
     wanted: int
@@ -101,8 +112,9 @@ class Paired:
 def paired(own: Sequence[float | None], other: Sequence[float | None]) -> Paired | None:
     """Of values of the same seeds in the same order; None with fewer than two pairs.
 
-    When all differences are zero, p is 1 and the effect 0. When they are equal but not zero, a t-test would say p = 0
-    of as little as two seeds that happen to differ by the same number of images; p, interval and effect are None.
+    When all differences are zero, p is 1 and the effect 0. When they are equal but not zero, a
+    t-test would say p = 0 of as little as two seeds that happen to differ by the same number of
+    images; p, interval and effect are None.
     """
     from scipy import stats
 
@@ -137,7 +149,9 @@ def _signed_ranks(differences: list[float], noise: float) -> float:
 
 
 def _small_sample(freedom: int) -> float:
-    """Hedges' correction of a standardised mean, exactly (Hedges 1981); from two degrees of freedom on."""
+    """Hedges' correction of a standardised mean, exactly (Hedges 1981); from two degrees of freedom
+    on.
+    """
     return math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(
         freedom / 2
     )

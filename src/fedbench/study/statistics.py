@@ -1,7 +1,9 @@
-"""Numbers over seeds that keep what was not measured: summaries, rounds to a target, speed-ups, equal budgets.
+"""Numbers over seeds that keep what was not measured: summaries, rounds to a target, speed-ups,
+equal budgets.
 
-A seed that diverged, is missing or did not reach the target is counted, never averaged away: a mean over the
-lucky seeds would make an unstable method look good. Tests of significance are in significance.py.
+A seed that diverged, is missing or did not reach the target is counted, never averaged away: a mean
+over the lucky seeds would make an unstable method look good. Tests of significance are in
+significance.py.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ NOISE = 1e-9  # a target, budget or tolerance is met when missed by no more: 0.1
 
 
 def plain(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, its whole part in full, without exponent or trailing zeros."""
+    """A number with so many significant digits, its whole part in full, without exponent or
+    trailing zeros.
+    """
     if not math.isfinite(value):
         return "*"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
@@ -28,7 +32,7 @@ def plain(value: float, digits: int = 4) -> str:
 
 
 def entropy(values: Sequence[float]) -> float:
-    """-sum p log p of the values as shares of their sum; not a number when they have no finite, positive sum."""
+    """-sum p log p of the values as shares of their sum, which must be finite and positive."""
     total = math.fsum(values)
     if not (math.isfinite(total) and total > 0):
         return math.nan
@@ -38,7 +42,9 @@ def entropy(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """A measure over the seeds of a cell. Mean, standard deviation and range are of the `count` values that count."""
+    """A measure over the seeds of a cell. Mean, standard deviation and range are of the `count`
+    values that count.
+    """
 
     mean: float | None  # None when no value counts
     std: float | None  # of a sample (n - 1); None for fewer than two values
@@ -50,7 +56,9 @@ class Summary:
 
 
 def summarise(values: Sequence[float | None], wanted: int, diverged: int = 0) -> Summary:
-    """Of one value for each seed; None and non-finite ones do not count. Those of diverged runs are not to be given."""
+    """Of one value for each seed; None and non-finite ones do not count. Those of diverged runs are
+    not to be given.
+    """
     counted = [float(value) for value in values if value is not None and math.isfinite(value)]
     if len(values) + diverged > wanted:
         raise ValueError(
@@ -65,10 +73,12 @@ def summarise(values: Sequence[float | None], wanted: int, diverged: int = 0) ->
 def first_reaching(
     costs: Sequence[float], accuracies: Sequence[float], target: float, window: int = 1
 ) -> float | None:
-    """The cost of the first evaluation at which the mean of the last `window` accuracies is at least the target.
+    """The cost of the first evaluation at which the mean of the last `window` accuracies is at
+    least the target.
 
-    Costs are what has been spent at each evaluation: the round, bytes, gradients. A mean over fewer than `window`
-    evaluations is none, so nothing is reached before there are so many. NOISE below the target is at the target.
+    Costs are what has been spent at each evaluation: the round, bytes, gradients. A mean over fewer
+    than `window` evaluations is none, so nothing is reached before there are so many. NOISE below
+    the target is at the target.
     """
     if window < 1:
         raise ValueError(f"window={window}: at least 1")
@@ -79,7 +89,9 @@ def first_reaching(
 
 
 def accuracy_at(costs: Sequence[float], accuracies: Sequence[float], budget: float) -> float | None:
-    """The best accuracy for at most that cost; None when the first evaluation costs more already."""
+    """The best accuracy for at most that cost; None when the first evaluation costs more
+    already.
+    """
     pairs = zip(costs, accuracies, strict=True)
     allowed = budget + NOISE * abs(budget)
     return max(
@@ -89,7 +101,9 @@ def accuracy_at(costs: Sequence[float], accuracies: Sequence[float], budget: flo
 
 
 def equal_budget(cost_lists: Sequence[Sequence[float]]) -> float | None:
-    """The largest cost that every run has spent, at which all can be compared; None when a run was never evaluated."""
+    """The largest cost that every run has spent, at which all can be compared; None when a run was
+    never evaluated.
+    """
     if not cost_lists or not all(len(costs) for costs in cost_lists):
         return None
     return float(min(costs[-1] for costs in cost_lists))
@@ -97,10 +111,11 @@ def equal_budget(cost_lists: Sequence[Sequence[float]]) -> float | None:
 
 @dataclass(frozen=True)
 class Censored:
-    """The median cost over seeds to reach a target, where a seed that did not reach it took longer than its limit.
+    """The median cost over seeds to reach a target, where a seed that did not reach it took longer
+    than its limit.
 
-    `value` is the median when `sign` is empty, and a lower bound of it when `sign` is ">". Neither is known when no
-    seed was run, or when all diverged.
+    `value` is the median when `sign` is empty, and a lower bound of it when `sign` is ">". Neither
+    is known when no seed was run, or when all diverged.
     """
 
     value: float | None
@@ -144,11 +159,13 @@ def censored(
     diverged: Sequence[bool] | None = None,
     wanted: int | None = None,
 ) -> Censored:
-    """Of one value for each seed that was run (None = not reached) and the last round, or cost, that it ran to.
+    """Of one value for each seed that was run (None = not reached) and the last round, or cost,
+    that it ran to.
 
-    An unreached seed stands as infinity in the median. Should that be infinite, its lower bound is the median with
-    limits in place of the unreached; with an even number of seeds that is halfway between two of them. A diverged
-    seed counts as unreached, whatever it reached before, and as tried as long as the others: it would never have.
+    An unreached seed stands as infinity in the median. Should that be infinite, its lower bound is
+    the median with limits in place of the unreached; with an even number of seeds that is halfway
+    between two of them. A diverged seed counts as unreached, whatever it reached before, and as
+    tried as long as the others: it would never have.
     """
     lost = [False] * len(values) if diverged is None else list(diverged)
     seeds = list(zip(values, limits, lost, strict=True))
@@ -188,7 +205,9 @@ class SpeedUp:
 
 
 def speed_up(baseline: Censored, own: Censored) -> SpeedUp:
-    """The ratio of the medians; undefined when both did not reach the target, or one has no known bound."""
+    """The ratio of the medians; undefined when both did not reach the target, or one has no known
+    bound.
+    """
     undefined = SpeedUp(None, "", own.failed)
     if baseline.value is None or not own.value or (baseline.sign and own.sign):
         return undefined

@@ -1,4 +1,6 @@
-"""The cells of a table: measured over seeds, beside the published number, with a verdict and footnotes."""
+"""The cells of a table: measured over seeds, beside the published number, with a verdict and
+footnotes.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Values:
         )
 
     def _speed_up(self, cell: StudyCell, measure: Measure) -> Value:
-        """Of the measure that `of` names, against the cell of the baseline, all other labels being the same."""
+        """Of the measure that `of` names, against the cell of the baseline, all other labels being
+        the same.
+        """
         if is_reference(cell):
             return Value("-", detail="it is no federated method")
         axis, baseline = next(iter(measure.parameters["baseline"].items()))
@@ -94,7 +98,10 @@ class Values:
             )
         counts = ", ".join(f"{test.n10} against {test.n01}" for test in tested.seeds)
         name = next(iter(measure.parameters["against"].values()))
-        detail = f"{len(tested.seeds)} seeds; images that only this method, or only {name}, gets right: {counts}"
+        detail = (
+            f"{len(tested.seeds)} seeds; images that only this method, or only {name}, gets right:"
+            f" {counts}"
+        )
         ahead = sum(test.n01 - test.n10 for test in tested.seeds)
         behind = tested.p < SIGNIFICANT and ahead < 0
         text = f"{tested.p:.2g}" + (f" ({name} is behind)" if behind else "")
@@ -116,7 +123,9 @@ class Values:
         )
 
     def _differences(self, cell: StudyCell, measure: Measure) -> list[Reading]:
-        """Seed by seed, the measure that `of` names minus that of another cell; the other way round if `reverse`."""
+        """Seed by seed, the measure that `of` names minus that of another cell; the other way round
+        if `reverse`.
+        """
         other, of = (
             sibling(self.study, cell, measure.parameters["cell"]),
             self.measures[measure.parameters["of"]],
@@ -154,7 +163,8 @@ def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
             for one in (ours, theirs)
             for key in ("labels", which)
         }
-        # Personal models have a row of predictions for each client: there are no two classifiers to compare.
+        # Personal models have a row of predictions for each client: there are no two classifiers to
+        # compare.
         if len(shapes) == 1 and (ours["labels"] == theirs["labels"]).all():
             pairs.append((ours["labels"], ours[which], theirs[which]))
     return mcnemar_pooled(pairs)
@@ -163,7 +173,8 @@ def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
 def build_grid(
     values: Values, show: dict[str, Any], notes: Notes, published: list[Published], title: str
 ) -> Grid:
-    """Rows and columns as the file asks for; with several measures, the measure is the innermost column.
+    """Rows and columns as the file asks for; with several measures, the measure is the innermost
+    column.
 
     An axis that is neither has one label only.
     """
@@ -200,7 +211,9 @@ def combinations(study: Study, axes: list[str]) -> list[tuple[str, ...]]:
 def _verdict(
     study: Study, cell: StudyCell, measure: Measure, value: Value, number: Published | None
 ) -> tuple[str, str]:
-    """None where a scale ran something else; and what fewer rounds than the paper's did not reach decides nothing."""
+    """None where a scale ran something else; and what fewer rounds than the paper's did not reach
+    decides nothing.
+    """
     if number is not None and study.experiment.replaced(cell.labels, study.scale):
         return "unmeasured", ""
     tolerance = tolerance_for(

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from fedbench.study.model import SYMBOLS, Claim, Entry, Grid, GridCell, GridRow
 
-# What LaTeX takes for a command, and the signs that its text fonts do not have. None of it needs a package.
+# What LaTeX takes for a command, and the signs that its text fonts do not have. None of it needs a
+# package.
 LATEX = {
     **{sign: f"\\{sign}" for sign in "{}$&#%_"},
     **{
@@ -198,7 +199,9 @@ def _csv_row(entry: Entry, grid: Grid, row: GridRow, column: int) -> dict[str, s
 
 
 def latex(grid: Grid, footnotes: dict[str, str] | None = None) -> str:
-    """A table for a paper, with booktabs and xcolor; the published numbers stand small and grey below the measured."""
+    """A table for a paper, with booktabs and xcolor; the published numbers stand small and grey
+    below the measured.
+    """
     before = len(grid.row_names)
     lines = [
         r"% needs \usepackage{booktabs,xcolor} and \usepackage[T1]{fontenc}",
@@ -259,9 +262,11 @@ def _latex_rows(row: GridRow) -> list[str]:
     lines = [_latex_line([*map(_latex, row.labels), *measured])]
     if any(cell.published for cell in row.cells):
         grey = [
-            rf"{{\scriptsize\color{{gray}}{_latex('; '.join(_beside(cell)))}}}"
-            if cell.published
-            else ""
+            (
+                rf"{{\scriptsize\color{{gray}}{_latex('; '.join(_beside(cell)))}}}"
+                if cell.published
+                else ""
+            )
             for cell in row.cells
         ]
         lines.append(_latex_line([*[""] * len(row.labels), *grey]))

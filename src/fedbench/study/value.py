@@ -35,7 +35,9 @@ class Value:
 
 
 def plain_value(found: list[Reading], decimals: int | None) -> Value:
-    """Mean and standard deviation of what finished, and of how many seeds; `*` when one diverged."""
+    """Mean and standard deviation of what finished, and of how many seeds; `*` when one
+    diverged.
+    """
     diverged = sum(reading.state == "diverged" for reading in found)
     values = [reading.value for reading in found if reading.state == "ok"]
     summary = summarise(values, len(found), diverged)
@@ -57,7 +59,9 @@ def plain_value(found: list[Reading], decimals: int | None) -> Value:
 
 
 def seeds_part(*lists: list[Reading]) -> str:
-    """` *(2 of 3 seeds)` when a seed diverged, without star when one is missing; of several lists the worst counts."""
+    """` *(2 of 3 seeds)` when a seed diverged, without star when one is missing; of several lists
+    the worst counts.
+    """
     complete = [
         [reading.state in ("ok", "unreached") for reading in found] for found in lists if found
     ]
@@ -89,7 +93,9 @@ def summary_text(summary: Summary, decimals: int | None) -> str:
 
 
 def cost_value(found: list[Reading]) -> Value:
-    """The median over seeds, in which a seed that did not get there counts as later than all others."""
+    """The median over seeds, in which a seed that did not get there counts as later than all
+    others.
+    """
     median = as_censored(found)
     if not median.count:
         aimless = any(reading.state == "no target" for reading in found)

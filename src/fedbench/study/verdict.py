@@ -1,4 +1,6 @@
-"""How a measured number compares with the published one, and whether what a paper claims is seen in the runs."""
+"""How a measured number compares with the published one, and whether what a paper claims is seen in
+the runs.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Tolerance:
 
 
 def tolerance_for(measure: str | Mapping[str, Any], std: float | None = None) -> Tolerance:
-    """Of a measure as an experiment file gives it, its own or by its name; `std` is the published one, if any."""
+    """Of a measure as an experiment file gives it, its own or by its name; `std` is the published
+    one, if any.
+    """
     spec = {"name": measure} if isinstance(measure, str) else measure
     own = spec.get("tolerance")
     if own:
@@ -54,9 +58,10 @@ def compare(
 ) -> tuple[str, str]:
     """The verdict, one of model.VERDICTS, and the difference in words.
 
-    `value` is None without a measurement. `sign` says that it is only a bound (">" or "<"), and `failed` that the runs
-    diverged or did not reach their target: the paper's star. (Censored and SpeedUp have all three.) `undecided`: what
-    was not reached might be, in as many rounds as the paper took, so that it says nothing for or against a star.
+    `value` is None without a measurement. `sign` says that it is only a bound (">" or "<"), and
+    `failed` that the runs diverged or did not reach their target: the paper's star. (Censored and
+    SpeedUp have all three.) `undecided`: what was not reached might be, in as many rounds as the
+    paper took, so that it says nothing for or against a star.
     """
     if (
         published is None
@@ -100,13 +105,17 @@ def _exact(value: float, published: float, tolerance: Tolerance) -> str:
 
 
 def _bounded(value: float, published: float, sign: str, tolerance: Tolerance) -> str:
-    """A bound that excludes a match is a miss; one that the number may still be beyond, or near, decides nothing."""
+    """A bound that excludes a match is a miss; one that the number may still be beyond, or near,
+    decides nothing.
+    """
     beyond = value > published if sign == ">" else value < published
     return "miss" if beyond and _exact(value, published, tolerance) != "match" else "unmeasured"
 
 
 def _over(value: float, published: float, tolerance: Tolerance, sign: str) -> str:
-    """Against "more than 1000": a number above it agrees, and so does a run that got nowhere in 1000 rounds."""
+    """Against "more than 1000": a number above it agrees, and so does a run that got nowhere in
+    1000 rounds.
+    """
     if sign == "<":
         return "miss" if value <= published else "unmeasured"
     if value > published or (sign and value == published):
@@ -117,7 +126,9 @@ def _over(value: float, published: float, tolerance: Tolerance, sign: str) -> st
 
 
 def _deviation(value: float, published: float, relative: bool) -> float:
-    """Relative: by how much the larger exceeds the smaller, so that half and double are equally far."""
+    """Relative: by how much the larger exceeds the smaller, so that half and double are equally
+    far.
+    """
     if not relative or value == published:
         return abs(value - published)
     smaller, larger = sorted((abs(value), abs(published)))
@@ -127,7 +138,9 @@ def _deviation(value: float, published: float, relative: bool) -> float:
 
 
 def difference(value: float, published: Published, tolerance: Tolerance) -> str:
-    """`+0.35` with the decimals that the paper prints, `x0.8` where factors count, for p-values the side."""
+    """`+0.35` with the decimals that the paper prints, `x0.8` where factors count, for p-values the
+    side.
+    """
     if tolerance.threshold is not None:
         same = _exact(value, published.value, tolerance) == "match"
         return f"{'same' if same else 'other'} side of {tolerance.threshold:g}"
@@ -139,7 +152,9 @@ def difference(value: float, published: Published, tolerance: Tolerance) -> str:
 
 
 def _decimals(published: Published) -> int:
-    """Those of the number in the printed text that is the value; `23 (4.3x)` is printed for two measures."""
+    """Those of the number in the printed text that is the value; `23 (4.3x)` is printed for two
+    measures.
+    """
     numbers = re.findall(r"\d+(?:\.\d+)?", published.printed.replace(",", ""))
     own = [number for number in numbers if float(number) == abs(published.value)]
     return len((own or numbers or ["0.00"])[0].partition(".")[2])
@@ -148,11 +163,13 @@ def _decimals(published: Published) -> int:
 def check_claim(
     claim: Mapping[str, Any], values: Mapping[Iterable[tuple[str, str]], float | None], higher: bool
 ) -> Claim:
-    """Whether in every column the one is better than each of the others; strictly, unless the claim allows ties.
+    """Whether in every column the one is better than each of the others; strictly, unless the claim
+    allows ties.
 
-    `values` are those of the claim's measure, by (axis, label) pairs as in Cell.key; None is not measured. Diverged or
-    never reached is infinite, with the sign that is worst: it loses to every number, and says nothing against its
-    like. `higher`: a higher value is better. What was not measured is left out, and said so.
+    `values` are those of the claim's measure, by (axis, label) pairs as in Cell.key; None is not
+    measured. Diverged or never reached is infinite, with the sign that is worst: it loses to every
+    number, and says nothing against its like. `higher`: a higher value is better. What was not
+    measured is left out, and said so.
     """
     if "below" in claim:
         return _check_below(claim, values)
@@ -233,7 +250,9 @@ class _Pair:
 def _columns(
     claim: Mapping[str, Any], values: Mapping[Iterable[tuple[str, str]], float | None]
 ) -> dict[str, list[_Pair]]:
-    """The comparisons of a claim by column, a column being a combination of labels of all other axes."""
+    """The comparisons of a claim by column, a column being a combination of labels of all other
+    axes.
+    """
     axis, where = claim.get("axis", "method"), claim.get("where") or {}
     columns: dict[str, dict[str, float | None]] = {}
     for key, value in values.items():

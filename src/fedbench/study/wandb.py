@@ -1,4 +1,6 @@
-"""A study's table and pictures in W&B, beside its runs: one W&B run of type `table` in the group of the experiment."""
+"""A study's table and pictures in W&B, beside its runs: one W&B run of type `table` in the group of
+the experiment.
+"""
 
 from __future__ import annotations
 

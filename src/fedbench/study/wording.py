@@ -1,4 +1,6 @@
-"""What a table's numbers are, in words: how each measure is taken, and how near to the published number is near."""
+"""What a table's numbers are, in words: how each measure is taken, and how near to the published
+number is near.
+"""
 
 from __future__ import annotations
 
@@ -87,4 +89,7 @@ def _tolerance(measure: Measure) -> str:
         else ""
     )
     unit = " points" if measure.is_accuracy or measure.parameters.get("percent") else ""
-    return f"match within {plain(tolerance.match)}{unit}{widened}, near within {plain(tolerance.near)}{unit}"
+    return (
+        f"match within {plain(tolerance.match)}{unit}{widened}, near within"
+        f" {plain(tolerance.near)}{unit}"
+    )

@@ -26,7 +26,9 @@ GRADIENT_BATCH = 500  # examples at a time of a gradient over a client's whole d
 
 @dataclass
 class Trained:
-    """What one client's local training leaves: the update, the new memories, and numbers for the record."""
+    """What one client's local training leaves: the update, the new memories, and numbers for the
+    record.
+    """
 
     local: Local
     finished: dict[str, Finished]
@@ -68,7 +70,9 @@ class Trainer:
     def __call__(
         self, facts: Round, position: int, own: Tensor, before: Tensor, memories: dict[str, Memory]
     ) -> Trained:
-        """Train one member of the cohort on its `own` examples; the model holds what it starts from, `before`."""
+        """Train one member of the cohort on its `own` examples; the model holds what it starts
+        from, `before`.
+        """
         model, client = self.model, facts.cohort[position]
         local = Local(
             client=client,
@@ -105,7 +109,9 @@ class Trainer:
     def _steps(
         self, facts: Round, local: Local, memories: dict[str, Memory]
     ) -> tuple[Tensor, Tensor | None]:
-        """All local steps, phase by phase: most methods have one. Returns the mean loss and gradient norms."""
+        """All local steps, phase by phase: most methods have one. Returns the mean loss and
+        gradient norms.
+        """
         model, train = self.model, self.train
         hooks = {
             hook: [(call, memories[name]) for name, call in chained]
@@ -141,7 +147,9 @@ class Trainer:
     def _forward_backward(
         self, local: Local, x: Tensor, y: Tensor, hooks: dict[str, list]
     ) -> Tensor:
-        """Gradients into `model.g`; returns the data loss, which modifiers may have changed before backward."""
+        """Gradients into `model.g`; returns the data loss, which modifiers may have changed before
+        backward.
+        """
         module = self.model.module
         embedding = module.embed(x) if self.needs_embedding else None
         logits = module(x) if embedding is None else module.head(embedding)
@@ -162,7 +170,8 @@ class Trainer:
     def gradient(self, own: Tensor, only: list[nn.Parameter] | None = None) -> Tensor:
         """The mean gradient over these examples at the model's parameters, in evaluation mode.
 
-        With `only`, the entries of the other parameters are zero: the backward pass goes no further than it must.
+        With `only`, the entries of the other parameters are zero: the backward pass goes no further
+        than it must.
         """
         model = self.model
         model.module.eval()
@@ -179,8 +188,8 @@ class Trainer:
     def gradient_moments(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the gradients of single examples, in evaluation mode.
 
-        Batch norm in training mode has no gradient of a single example. One example at a time: memory stays that of
-        one gradient, and any network will do.
+        Batch norm in training mode has no gradient of a single example. One example at a time:
+        memory stays that of one gradient, and any network will do.
         """
         model = self.model
         model.module.eval()
@@ -198,7 +207,9 @@ class Trainer:
 
 
 def seed_device(device: torch.device, seed: int) -> None:
-    """torch.manual_seed for one device: that function also queues calls, with their stack traces, for all others."""
+    """torch.manual_seed for one device: that function also queues calls, with their stack traces,
+    for all others.
+    """
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
     else:
@@ -208,8 +219,8 @@ def seed_device(device: torch.device, seed: int) -> None:
 def eager(optimizer: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """The same optimizer without its hooks for torch.compile and the profiler.
 
-    The first use of the former imports the compiler, 3.6 s in every process; the latter takes half of the time of a
-    small model's step.
+    The first use of the former imports the compiler, 3.6 s in every process; the latter takes half
+    of the time of a small model's step.
     """
     step = torch.no_grad()(inspect.unwrap(optimizer.step))
     step.hooked = True  # tells the constructor that there is nothing to wrap
@@ -226,7 +237,9 @@ Sgd, Adam = eager(torch.optim.SGD), eager(torch.optim.Adam)
 def make_optimizer(
     parameter: nn.Parameter, settings: ClientSettings, lr: float
 ) -> torch.optim.Optimizer:
-    """A fresh optimizer over the flat parameter: nothing of it survives the round, for any method."""
+    """A fresh optimizer over the flat parameter: nothing of it survives the round, for any
+    method.
+    """
     if settings.optimizer == "adam":
         return Adam([parameter], lr=lr, weight_decay=settings.weight_decay)
     return Sgd(

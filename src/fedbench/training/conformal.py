@@ -1,8 +1,10 @@
-"""Conformal prediction: sets of classes that hold the true one with a chosen probability, from stored softmax outputs.
+"""Conformal prediction: sets of classes that hold the true one with a chosen probability, from
+stored softmax outputs.
 
-Split calibration: a score a test example, a quantile of the scores on one half of the test set, sets on the other
-half; repeated over random halves. `threshold`: Sadinle, Lei and Wasserman 2019. `aps` and `raps`: adaptive sets of
-Romano, Sesia and Candes 2020 and their regularised form of Angelopoulos et al. 2021, which FedPMVR cites.
+Split calibration: a score a test example, a quantile of the scores on one half of the test set,
+sets on the other half; repeated over random halves. `threshold`: Sadinle, Lei and Wasserman 2019.
+`aps` and `raps`: adaptive sets of Romano, Sesia and Candes 2020 and their regularised form of
+Angelopoulos et al. 2021, which FedPMVR cites.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def aps(probabilities: np.ndarray, noise: np.ndarray) -> np.ndarray:
 
 
 def raps(probabilities: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """The same, plus a penalty for classes that rank low: smaller sets where many classes share little mass."""
+    """The same, plus a penalty for classes that rank low: smaller sets where many classes share
+    little mass.
+    """
     ranks = np.argsort(np.argsort(-probabilities, axis=1, kind="stable"), axis=1) + 1
     return aps(probabilities, noise) + PENALTY * np.maximum(ranks - FREE_CLASSES, 0)
 
@@ -50,7 +54,9 @@ METHODS: dict[str, Scores] = {"threshold": threshold, "aps": aps, "raps": raps}
 
 
 def quantile(scores: np.ndarray, level: float) -> float:
-    """The smallest threshold that covers a new example with probability `level`: rank ceil((n + 1) level) of n."""
+    """The smallest threshold that covers a new example with probability `level`: rank ceil((n + 1)
+    level) of n.
+    """
     rank = int(np.ceil((len(scores) + 1) * level))
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else np.inf
 
@@ -58,7 +64,9 @@ def quantile(scores: np.ndarray, level: float) -> float:
 def coverage_table(
     probabilities: np.ndarray, labels: np.ndarray, seed: int
 ) -> list[dict[str, float | str]]:
-    """Mean coverage and mean set size a method and level, with their standard deviations over random halves."""
+    """Mean coverage and mean set size a method and level, with their standard deviations over
+    random halves.
+    """
     rows = []
     count = len(labels)
     for name, method in METHODS.items():

@@ -1,4 +1,6 @@
-"""Whether training has broken down, how, and where: the client and the layer, as far as they can be told."""
+"""Whether training has broken down, how, and where: the client and the layer, as far as they can be
+told.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from fedbench.training.federation import Federation
     from fedbench.training.round_metrics import Record
 
-DIVERGED_FACTOR = 1000.0  # a loss this many times that of guessing at random, or of the initial model, has exploded
+# a loss this many times that of guessing at random, or of the initial model, has exploded
+DIVERGED_FACTOR = 1000.0
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,12 @@ def loss_limit(classes: int) -> float:
 
 
 class LossLimits:
-    """How large a loss may be: 1,000 times that of guessing, or of the initial model on the same data if that is more.
+    """How large a loss may be: 1,000 times that of guessing, or of the initial model on the same
+    data if that is more.
 
-    The initial model is asked only about a loss above the first of the two, so an ordinary run never pays for it. Its
-    parameters come from the seed: after a resume they are the same, and so is the limit.
+    The initial model is asked only about a loss above the first of the two, so an ordinary run
+    never pays for it. Its parameters come from the seed: after a resume they are the same, and so
+    is the limit.
     """
 
     def __init__(self, model: FlatModel, classes: int, initial_loss: Callable[[int | None], float]):
@@ -47,7 +52,9 @@ class LossLimits:
         self._known: dict[int | None, float] = {}
 
     def exceeded(self, loss: float, client: int | None = None) -> bool:
-        """Of a client's training loss, or of the loss on the test set. All ranks ask the same questions."""
+        """Of a client's training loss, or of the loss on the test set. All ranks ask the same
+        questions.
+        """
         if loss <= self.guessing:  # never true of what is not a number
             return False
         return not math.isfinite(loss) or loss > self._of_the_start(client)
@@ -62,7 +69,9 @@ class LossLimits:
 
 
 def initial_loss(federation: Federation, client: int | None) -> float:
-    """The loss before the first step on a client's training data, or on the test set; the same number on every rank."""
+    """The loss before the first step on a client's training data, or on the test set; the same
+    number on every rank.
+    """
     model, group, evaluator = federation.model, federation.group, federation.evaluator
     for vector, start in zip(
         (model.w, model.b, model.counters), federation.limits.initial, strict=True
@@ -79,7 +88,9 @@ def initial_loss(federation: Federation, client: int | None) -> float:
 
 
 def why_diverged(federation: Federation, facts: Round, numbers: Tensor) -> Divergence | None:
-    """The cause with client and layer, or nothing when all is well; who is to blame is looked for only when not."""
+    """The cause with client and layer, or nothing when all is well; who is to blame is looked for
+    only when not.
+    """
     model, w, b = federation.model, federation.state.w, federation.state.b
     for client, (loss, _, blamed) in zip(facts.cohort, numbers[:, :3].tolist(), strict=True):
         if federation.limits.exceeded(loss, client):
@@ -107,15 +118,19 @@ def why_diverged(federation: Federation, facts: Round, numbers: Tensor) -> Diver
 def why_test_diverged(federation: Federation, record: Record) -> Divergence | None:
     """A step can break a model whose training loss, taken before it, still looked well.
 
-    Where clients have models of their own, the client is the one whose model is worst, and the layer is that model's;
-    else the client is one whose step was not finite, and the layer is the global model's.
+    Where clients have models of their own, the client is the one whose model is worst, and the
+    layer is that model's; else the client is one whose step was not finite, and the layer is the
+    global model's.
     """
     loss, model = record.score.loss, federation.model
     if not federation.limits.exceeded(loss):
         return None
     if record.score.losses:
         client = worst(record.score.losses)
-        cause = f"test loss {loss:.4g}, {record.score.losses[client]:.4g} of client {client}'s own model"
+        cause = (
+            f"test loss {loss:.4g}, {record.score.losses[client]:.4g} of client {client}'s own"
+            " model"
+        )
         return Divergence(cause, client, model.layers[_layer_of_client(federation, client)].name)
     drifts = {row["client"]: row["drift"] for row in record.clients if row["drift"] != ""}
     client = next((client for client, drift in drifts.items() if not math.isfinite(drift)), None)
@@ -142,7 +157,9 @@ def broken_layer(layers: list[Layer], vector: Tensor) -> int:
 
 
 def _layer_of(model: FlatModel) -> int:
-    """Of the model as it stands: statistics are to blame only when they are not finite and the parameters are."""
+    """Of the model as it stands: statistics are to blame only when they are not finite and the
+    parameters are.
+    """
     if torch.isfinite(model.w).all() and not torch.isfinite(model.b).all():
         return broken_layer(model.buffer_layers, model.b)
     return broken_layer(model.layers, model.w)

@@ -1,4 +1,6 @@
-"""Scoring on the test set, sharded over the ranks and the same to the bit for any number of them."""
+"""Scoring on the test set, sharded over the ranks and the same to the bit for any number of
+them.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class Evaluator:
         return self.test.y.to("cpu")
 
     def score(self) -> Score:
-        """The model as it stands. Batches are fixed and dealt out in turn; sums run in their order."""
+        """The model as it stands. Batches are fixed and dealt out in turn; sums run in their
+        order.
+        """
         owners = [number % self.group.size for number in range(len(self.batches))]
         mine = [
             piece
@@ -90,8 +94,9 @@ class Evaluator:
     ) -> Score:
         """Every client's own model, averaged over clients.
 
-        `mean_acc`: on the whole test set. `per_client`: on test data with the client's own mixture of classes, that
-        is, the accuracies of the single classes weighted by their share in the client's training data.
+        `mean_acc`: on the whole test set. `per_client`: on test data with the client's own mixture
+        of classes, that is, the accuracies of the single classes weighted by their share in the
+        client's training data.
         """
         clients = [k for k, count in enumerate(class_counts) if count.sum() > 0]
         client_owners = [owners[k] for k in clients]
@@ -147,7 +152,9 @@ class Evaluator:
         return gather(self.group, rows, owners).view(-1, self.classes)[: len(self.test)]
 
     def score_part(self, examples: Examples, index: Tensor) -> tuple[float, float]:
-        """Accuracy and mean loss of the model as it stands on some of these examples, on this rank alone."""
+        """Accuracy and mean loss of the model as it stands on some of these examples, on this rank
+        alone.
+        """
         self.model.module.eval()
         hits, loss = 0, 0.0
         with torch.inference_mode():

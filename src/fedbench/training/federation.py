@@ -43,8 +43,9 @@ class Federation:
         group: Group,
         classes: int,
         loss: Loss = functional.cross_entropy,
-        local_tests: list[Tensor]
-        | None = None,  # indices of `train` that are every client's own test examples
+        local_tests: (
+            list[Tensor] | None
+        ) = None,  # indices of `train` that are every client's own test examples
     ):
         self.model, self.algorithm, self.settings, self.group, self.classes = (
             model,
@@ -102,7 +103,9 @@ class Federation:
                 return
 
     def plan(self, index: int) -> Round:
-        """The facts of a round: who takes part, with which weight, how many steps, at which rate."""
+        """The facts of a round: who takes part, with which weight, how many steps, at which
+        rate.
+        """
         settings, cohort = self.settings, self.eligible
         if settings.cohort is not None and settings.cohort < len(cohort):
             generator = torch_generator(settings.seed, "cohort", index)
@@ -149,7 +152,9 @@ class Federation:
         )
 
     def weights(self, members: list[int], population: list[int]) -> list[float]:
-        """Aggregation weights of some clients, such that those of the whole population sum to one."""
+        """Aggregation weights of some clients, such that those of the whole population sum to
+        one.
+        """
         if self.algorithm.weights == "uniform":
             return [1.0 / len(population)] * len(members)
         total = sum(self.sizes[k] for k in population)
@@ -158,9 +163,9 @@ class Federation:
     def local_work(self, facts: Round) -> tuple[dict[str, Tensor], Tensor]:
         """Train the cohort, every rank its share, and sum what the clients send, in client order.
 
-        The cohort is taken in blocks, so that memory does not grow with the number of clients; sums go on from one
-        block to the next, so their bits do not depend on it. Clients with a memory stay with their rank; others are
-        dealt out anew every round.
+        The cohort is taken in blocks, so that memory does not grow with the number of clients; sums
+        go on from one block to the next, so their bits do not depend on it. Clients with a memory
+        stay with their rank; others are dealt out anew every round.
         """
         work = zip(facts.samples, facts.steps, strict=True)
         cost = [self.sampler.examples_seen(size, steps) for size, steps in work]
@@ -198,13 +203,17 @@ class Federation:
         return sums, torch.cat(numbers)
 
     def prepare_starts(self, clients: list[int]) -> None:
-        """What these clients start from, where it is not the server's model. All ranks take part."""
+        """What these clients start from, where it is not the server's model. All ranks take
+        part.
+        """
         self.state.starts = {}
         for _, start in chain(self.algorithm.modifiers, "start"):
             self.state.starts |= start(self, clients)
 
     def _row_layout(self) -> dict[str, slice]:
-        """What a client sends, side by side in one row: update, buffers, and what each modifier uploads."""
+        """What a client sends, side by side in one row: update, buffers, and what each modifier
+        uploads.
+        """
         sizes = {"update": self.algorithm.shared.size, "buffers": len(self.model.b)}
         if self.algorithm.keeps_buffers:
             sizes["buffers"] = 0
@@ -219,7 +228,9 @@ class Federation:
         return layout
 
     def _train_mine(self, facts: Round, mine: list[int], rows: Tensor) -> Tensor:
-        """Train this rank's members of the cohort; fills what each sends, returns their numbers for the record."""
+        """Train this rank's members of the cohort; fills what each sends, returns their numbers for
+        the record.
+        """
         numbers = torch.empty(len(mine), self.ledger.width(facts), dtype=torch.float64)
         for row, values, position in zip(rows, numbers, mine, strict=True):
             client = facts.cohort[position]
@@ -256,8 +267,10 @@ class Federation:
         self.totals.count(facts, self.algorithm, examples, self.state.w.element_size())
         losses = self.ledger.losses(numbers)
         books = {
-            "train_loss": float(torch.tensor(facts.samples, dtype=torch.float64) @ losses)
-            / sum(facts.samples),
+            "train_loss": (
+                float(torch.tensor(facts.samples, dtype=torch.float64) @ losses)
+                / sum(facts.samples)
+            ),
             "bytes_up": self.totals.bytes_up,
             "bytes_down": self.totals.bytes_down,
             "gradients": self.totals.gradients,

@@ -1,7 +1,8 @@
-"""What a run needs of memory at the very least, and what there is: the kernel kills without a word, so ask before.
+"""What a run needs of memory at the very least, and what there is: the kernel kills without a word,
+so ask before.
 
-Only what certainly does not fit is refused. Activations, data and the memories of clients come on top and are not
-counted: they depend on too much.
+Only what certainly does not fit is refused. Activations, data and the memories of clients come on
+top and are not counted: they depend on too much.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ from torch import nn
 
 from fedbench.core.errors import BadInput
 
-# Vectors as long as all parameters. To build a model: its own, and the flat ones for parameters and gradients.
+# Vectors as long as all parameters. To build a model: its own, and the flat ones for parameters and
+# gradients.
 TO_BUILD = 3
-# Every worker: its own, the server's and the initial parameters. One that trains a client: gradients and the path.
+# Every worker: its own, the server's and the initial parameters. One that trains a client:
+# gradients and the path.
 TO_WORK, TO_TRAIN = 3, 2
 GIBIBYTE = 2**30
 FLOAT = 4  # bytes
 
 
 def check_model(build: Callable[[], nn.Module]) -> None:
-    """Refuse a model that no memory here can hold, before it is built: on the device "meta" it takes none."""
+    """Refuse a model that no memory here can hold, before it is built: on the device "meta" it
+    takes none.
+    """
     try:
         with torch.device("meta"):
             parameters = sum(parameter.numel() for parameter in build().parameters())
@@ -34,7 +39,9 @@ def check_model(build: Callable[[], nn.Module]) -> None:
 
 
 def check_training(parameters: int, workers: int, clients: int, momentum: bool) -> None:
-    """Refuse what the workers of this machine cannot hold, when they train on the CPU this many clients a round."""
+    """Refuse what the workers of this machine cannot hold, when they train on the CPU this many
+    clients a round.
+    """
     vectors = workers * TO_WORK + min(workers, clients) * (TO_TRAIN + momentum)
     counted = f"{workers} worker{'s' if workers > 1 else ''}"
     _require(
@@ -55,7 +62,9 @@ def _require(needed: int, what: str) -> None:
 
 
 def available(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that may still be used, swap included: of the machine, and of this process's control groups."""
+    """Bytes that may still be used, swap included: of the machine, and of this process's control
+    groups.
+    """
     try:
         lines = [line.split() for line in (proc / "meminfo").read_text().splitlines()]
         facts = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}

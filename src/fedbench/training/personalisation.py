@@ -1,7 +1,9 @@
-"""How good clients' models are on data of their own: as received, and after one round of local training.
+"""How good clients' models are on data of their own: as received, and after one round of local
+training.
 
-The FedNCV paper reports both. Every client is asked at every evaluation, whether it takes part in rounds or not; the
-local training is the one that the client would do in the next round, with the same batches, and is thrown away.
+The FedNCV paper reports both. Every client is asked at every evaluation, whether it takes part in
+rounds or not; the local training is the one that the client would do in the next round, with the
+same batches, and is thrown away.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class LocalScores:
     numbers: Tensor  # [clients, 4]: accuracy and loss before, accuracy and loss after
 
     def columns(self) -> dict[str, float]:
-        """Mean and standard deviation over clients, and the mean weighted by their test examples."""
+        """Mean and standard deviation over clients, and the mean weighted by their test
+        examples.
+        """
         found = {}
         weights = torch.tensor(self.sizes, dtype=torch.float64)
         for position, stage in enumerate(STAGES):

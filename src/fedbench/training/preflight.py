@@ -48,14 +48,19 @@ def check_local_work(
         for steps in planned
         if pull
     ]
-    allowed = f"with momentum and a proximal weight of {pull:g} the local path would turn around; a smaller rate is allowed"
+    allowed = (
+        f"with momentum and a proximal weight of {pull:g} the local path would turn around; a"
+        " smaller rate is allowed"
+    )
     require(all(norm > 0 for norm in norms), "client.lr", client.lr, allowed)
 
 
 def check_scoring(
     algorithm: Algorithm, attack: Any, data: Dataset, shards: list[np.ndarray], seed: int
 ) -> None:
-    """Clients' own models are scored on test data of the classes that they train on: somebody must have one."""
+    """Clients' own models are scored on test data of the classes that they train on: somebody must
+    have one.
+    """
     if not algorithm.personal or algorithm.scoring != "per_client":
         return
     labels = Examples(torch.empty(len(data.train_y), 0), torch.from_numpy(data.train_y), None, None)
@@ -83,7 +88,11 @@ def _check_most_steps(algorithm: Algorithm, planned: int) -> None:
             continue
         if chain(algorithm.modifiers, "num_steps"):
             raise BadInput(
-                f"modifier={name}: with these settings it needs to know the number of steps beforehand"
+                f"modifier={name}: with these settings it needs to know the number of steps"
+                " beforehand"
             )
-        allowed = f"at most {piece.most_steps} local steps are allowed with {name} and these settings, not {planned}"
+        allowed = (
+            f"at most {piece.most_steps} local steps are allowed with {name} and these settings,"
+            f" not {planned}"
+        )
         require(planned <= piece.most_steps, "client.steps", planned, allowed)

@@ -1,4 +1,6 @@
-"""What a round leaves for the books: losses, communication, work, and whether training has broken down."""
+"""What a round leaves for the books: losses, communication, work, and whether training has broken
+down.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Totals:
     seconds: float = 0.0
 
     def count(self, facts: Round, algorithm: Algorithm, examples: int, bytes_a_float: int) -> None:
-        """Add a round. Communication is that of the trainable parameters (buffers are not counted) and extras."""
+        """Add a round. Communication is that of the trainable parameters (buffers are not counted)
+        and extras.
+        """
         down = algorithm.shared.size * len(facts.asked)
         up = (algorithm.shared.size + algorithm.aggregate.extra_scalars) * len(facts.cohort)
         for piece in algorithm.modifiers.values():
@@ -56,10 +60,12 @@ class Totals:
 
 
 class Ledger:
-    """The numbers that a client's work leaves: how they stand in the row that ranks exchange, and what they are called.
+    """The numbers that a client's work leaves: how they stand in the row that ranks exchange, and
+    what they are called.
 
-    Side by side: training loss, drift, the layer that is to blame should the loss be out of bounds (else -1), batch
-    counters, what modifiers record, gradient norms, and chosen steps (their numbers, then -1 up to the longest client).
+    Side by side: training loss, drift, the layer that is to blame should the loss be out of bounds
+    (else -1), batch counters, what modifiers record, gradient norms, and chosen steps (their
+    numbers, then -1 up to the longest client).
     """
 
     def __init__(self, model: FlatModel, algorithm: Algorithm, gradient_norms: bool, classes: int):
@@ -78,7 +84,9 @@ class Ledger:
         return fixed + len(self.steps_names) * max(facts.steps)
 
     def write(self, row: Tensor, trained: Trained) -> None:
-        """The drift is how far the client's model is from what it received, as SCAFFOLD's authors use the word."""
+        """The drift is how far the client's model is from what it received, as SCAFFOLD's authors
+        use the word.
+        """
         finished = trained.finished.values()
         loss = float(trained.loss)
         blamed = (
@@ -105,7 +113,9 @@ class Ledger:
         return numbers[:, FIXED : self.first]
 
     def means(self, facts: Round, numbers: Tensor) -> dict[str, float]:
-        """What a round's row of the metrics shows: the weighted mean of the drift, plain means of the rest."""
+        """What a round's row of the metrics shows: the weighted mean of the drift, plain means of
+        the rest.
+        """
         means = {
             "client_drift": float(torch.tensor(facts.weights, dtype=torch.float64) @ numbers[:, 1])
         }
@@ -113,7 +123,9 @@ class Ledger:
         return means | dict(zip(self.names, recorded, strict=True))
 
     def rows(self, facts: Round, numbers: Tensor, sizes: list[int]) -> list[dict[str, object]]:
-        """A row for every client that was asked; one that was left out has no steps and no numbers of training."""
+        """A row for every client that was asked; one that was left out has no steps and no numbers
+        of training.
+        """
         rows, columns = [], ["train_loss", "drift", *self.names, *self.norm_names]
         places = {client: place for place, client in enumerate(facts.cohort)}
         for asked, client in enumerate(facts.asked):

@@ -1,6 +1,7 @@
 """Everything that lives from one round to the next: the server's state and the clients' memories.
 
-This is what a checkpoint holds. A client's memory is kept by the rank that owns the client and by nobody else.
+This is what a checkpoint holds. A client's memory is kept by the rank that owns the client and by
+nobody else.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ class ExperimentState:
         )
 
     def receive(self, client: int) -> tuple[Tensor, dict[str, Memory]]:
-        """Load what a client starts from, the global model with its own part; returns it, and the client's memories.
+        """Load what a client starts from, the global model with its own part; returns it, and the
+        client's memories.
 
-        The parameters that are returned must not be written to: without an own part they are the server's.
+        The parameters that are returned must not be written to: without an own part they are the
+        server's.
         """
         kept = self.clients.get(client, {})
         self._load_server()
@@ -72,7 +75,9 @@ class ExperimentState:
             self.clients[client] = memory
 
     def load_global(self, members: list[int], weights: list[float]) -> None:
-        """Put the global model into the flat model; what clients have of their own is their weighted mean."""
+        """Put the global model into the flat model; what clients have of their own is their
+        weighted mean.
+        """
         algorithm = self.algorithm
         part = algorithm.kept if algorithm.keeps_part else self.model.everything()
         own = self._mean_own_part(part, members, weights) if algorithm.personal else None

@@ -1,6 +1,7 @@
 """A dataset's original files, read where they lie: a folder, a zip or a tar archive.
 
-Nothing is unpacked, so a name inside an archive, whatever it looks like, never becomes a path on this machine.
+Nothing is unpacked, so a name inside an archive, whatever it looks like, never becomes a path on
+this machine.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
 
 class Original:
-    """Names of regular files, with `/` between folders, and their bytes. Hidden files are left out."""
+    """Names of regular files, with `/` between folders, and their bytes. Hidden files are left
+    out.
+    """
 
     def __init__(self, path: Path, names: Iterable[str]) -> None:
         self.path = path
@@ -58,7 +61,9 @@ class Original:
         raise NotImplementedError
 
     def file(self, *endings: str) -> str:
-        """The name that ends with the first of these that is there, nearest to the top: `val/annotations.txt`, say."""
+        """The name that ends with the first of these that is there, nearest to the top:
+        `val/annotations.txt`, say.
+        """
         for ending in endings:
             found = [name for name in self.names if f"/{name}".endswith(f"/{ending}")]
             if found:
@@ -135,7 +140,9 @@ class Zip(Original):
 
 
 class Tar(Original):
-    """A tar archive is read from front to back, once for the names and once for each set of contents."""
+    """A tar archive is read from front to back, once for the names and once for each set of
+    contents.
+    """
 
     def __init__(self, path: Path) -> None:
         with tarfile.open(path) as archive:

@@ -1,4 +1,6 @@
-"""Datasets that torchvision fetches and decodes: it checks the archives' md5, so their pickles can be trusted."""
+"""Datasets that torchvision fetches and decodes: it checks the archives' md5, so their pickles can
+be trusted.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ from fedbench.core.errors import BadInput
 from fedbench.data.files import write_npz
 from fedbench.data.info import PARTS, Info, write_info
 
-BY_HAND = (
-    "download"  # folder of original files that somebody put there, on a machine without a network
+BY_HAND = (  # folder of original files that somebody put there, on a machine without a network
+    "download"
 )
 
 
 def decode(class_name: str, folder: Path, given: Path | None) -> None:
-    """Write `folder`/{train,test}.npz from the network, from archives put there by hand, or from a given archive."""
+    """Write `folder`/{train,test}.npz from the network, from archives put there by hand, or from a
+    given archive.
+    """
     from fedbench.models.torchvision_operators import import_torchvision
 
     dataset_class = getattr(import_torchvision().datasets, class_name)
@@ -28,7 +32,8 @@ def decode(class_name: str, folder: Path, given: Path | None) -> None:
     try:
         if given is not None:
             archives = _offered(given, dataset_class, folder / ".given")
-        # torchvision prints each mirror that fails on standard output, which belongs to the run's own lines.
+        # torchvision prints each mirror that fails on standard output, which belongs to the run's
+        # own lines.
         with contextlib.redirect_stdout(io.StringIO()):
             datasets = [
                 dataset_class(archives, train=part == "train", download=True) for part in PARTS

@@ -1,4 +1,6 @@
-"""What is known of every dataset that can be prepared: who publishes it, on what terms, and which reader reads it."""
+"""What is known of every dataset that can be prepared: who publishes it, on what terms, and which
+reader reads it.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,8 @@ ENTRIES = {
         "gzip.zip or a folder with emnist-byclass-{train,test}-{images-idx3,labels-idx1}-ubyte.gz",
         "https://www.nist.gov/itl/products-and-services/emnist-dataset (NIST, free)",
         prepare_emnist,
-        # Address and checksum as in torchvision, whose own class would unpack all six splits, 3 GB, for this one.
+        # Address and checksum as in torchvision, whose own class would unpack all six splits, 3 GB,
+        # for this one.
         (
             Published(
                 "gzip.zip",
@@ -113,8 +116,10 @@ ENTRIES = {
         ),
     ),
     "lc25000": Entry(
-        "LC25000.zip or its folder lung_colon_image_set with {colon,lung}_image_sets/<class>/*.jpeg",
-        "the archive from https://github.com/tampapath/lung_colon_image_set, which leads to its download page",
+        "LC25000.zip or its folder lung_colon_image_set with"
+        " {colon,lung}_image_sets/<class>/*.jpeg",
+        "the archive from https://github.com/tampapath/lung_colon_image_set, which leads to its"
+        " download page",
         prepare_lc25000,
         resized=True,
     ),

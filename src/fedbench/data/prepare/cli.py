@@ -16,11 +16,11 @@ from fedbench.data.prepare.preparation import FAILURES, Wish, facts_of, prepare
 
 FINISHED, BAD_INPUT, INTERRUPTED = 0, 2, 130
 _DESCRIPTION = """\
-Prepare a dataset once into the data root (--root, else $FEDBENCH_DATA, else a cache folder in your home):
+Prepare a dataset once. It goes to the data root: --root, else $FEDBENCH_DATA, else a cache folder.
 
   fedbench-data list                               what is there: size, shapes, source
   fedbench-data svhn --download                    fetch the original files and prepare them
-  fedbench-data cinic10 --from CINIC-10.tar.gz     prepare files that you have: an archive or a folder
+  fedbench-data cinic10 --from CINIC-10.tar.gz     prepare your files: an archive or a folder
 
 An interrupted command goes on when it is repeated. docs/datasets.md tells about every dataset.
 """
@@ -36,7 +36,8 @@ def main() -> None:
     except FAILURES as error:
         _end(
             BAD_INPUT,
-            f"failed ({one_line(error)}); the same command (without --force) goes on where it stopped",
+            f"failed ({one_line(error)}); the same command (without --force) goes on where it"
+            " stopped",
         )
     except KeyboardInterrupt:
         _end(

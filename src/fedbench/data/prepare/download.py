@@ -1,4 +1,6 @@
-"""Fetch published files: an interrupted download goes on where it stopped, and a checksum ends it."""
+"""Fetch published files: an interrupted download goes on where it stopped, and a checksum ends
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _PARTIAL_CONTENT, _RANGE_NOT_SATISFIABLE = 206, 416
 
 
 def fetch(published: Published, folder: Path) -> Path:
-    """The file in `folder`, from an earlier call or from its publisher. OSError when the network does not help."""
+    """The file in `folder`, from an earlier call or from its publisher. OSError when the network
+    does not help.
+    """
     final, partial = folder / published.file, folder / f"{published.file}.part"
     if not final.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -23,7 +27,8 @@ def fetch(published: Published, folder: Path) -> Path:
         if not matches(partial, published):
             partial.unlink()
             raise BadInput(
-                f"{published.url}: what came is not the published file ({published.checksum}); try again"
+                f"{published.url}: what came is not the published file ({published.checksum}); try"
+                " again"
             )
         partial.replace(final)
     return final

@@ -1,4 +1,6 @@
-"""Readers of datasets that come as folders of single images: CINIC-10, Tiny-ImageNet and LC25000."""
+"""Readers of datasets that come as folders of single images: CINIC-10, Tiny-ImageNet and
+LC25000.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ _LC25000 = {
 
 
 def prepare_cinic10(original: Original, shop: Workshop) -> str:
-    """{train,valid,test}/<class>/*.png, 32x32. The validation set, as large as the others, is left out."""
+    """{train,valid,test}/<class>/*.png, 32x32. The validation set, as large as the others, is left
+    out.
+    """
     base = original.base("train/airplane")
     parts: dict[str, dict[str, int]] = {"train": {}, "test": {}}
     for part, labels in parts.items():
@@ -48,8 +52,8 @@ def prepare_cinic10(original: Original, shop: Workshop) -> str:
 def prepare_tinyimagenet(original: Original, shop: Workshop) -> str:
     """train/<wnid>/images/*.JPEG, val/images/*.JPEG with val/val_annotations.txt, wnids.txt; 64x64.
 
-    Classes are numbered in the order of their sorted names. The test set's labels were never published, so the
-    validation set is the test set, as everywhere.
+    Classes are numbered in the order of their sorted names. The test set's labels were never
+    published, so the validation set is the test set, as everywhere.
     """
     base = original.file("wnids.txt").removesuffix("wnids.txt")
     numbers = _class_numbers(original, f"{base}wnids.txt", shop)
@@ -65,9 +69,11 @@ def prepare_tinyimagenet(original: Original, shop: Workshop) -> str:
 
 
 def prepare_lc25000(original: Original, shop: Workshop) -> str:
-    """{colon,lung}_image_sets/<class>/*.jpeg, 768x768, resized; a fifth of every class is the test set.
+    """{colon,lung}_image_sets/<class>/*.jpeg, 768x768, resized; a fifth of every class is the test
+    set.
 
-    The order of a hash of the file names decides, so the split is the same on every machine and for every seed.
+    The order of a hash of the file names decides, so the split is the same on every machine and for
+    every seed.
     """
     base = original.base(_LC25000["colon_aca"])
     parts: dict[str, dict[str, int]] = {"train": {}, "test": {}}
@@ -83,7 +89,9 @@ def prepare_lc25000(original: Original, shop: Workshop) -> str:
 
 
 def _images(original: Original, folder: str, endings: tuple[str, ...]) -> list[str]:
-    """The images directly in a folder. Anything else there means that the folder is not what it should be."""
+    """The images directly in a folder. Anything else there means that the folder is not what it
+    should be.
+    """
     names = original.folders.get(folder, [])
     if not names:
         raise BadInput(f"{original.path}: lacks the folder {folder}, or it is empty")
@@ -146,7 +154,9 @@ def _more(count: int) -> str:
 def _decoder(
     original: Original, shape: tuple[int, ...], resize: bool
 ) -> Callable[[str, bytes], np.ndarray]:
-    """Bytes of an image file to RGB. A grey image gets three equal channels. Larger ones shrink, if `resize`."""
+    """Bytes of an image file to RGB. A grey image gets three equal channels. Larger ones shrink, if
+    `resize`.
+    """
     from PIL import Image, UnidentifiedImageError
 
     height, width, _ = shape
@@ -166,7 +176,8 @@ def _decoder(
             raise BadInput(
                 f"{subject} is {found} pixels, need a square of at least {width}x{height}"
             )
-        # Bilinear with Pillow's widened support, as torchvision resizes: every original pixel counts.
+        # Bilinear with Pillow's widened support, as torchvision resizes: every original pixel
+        # counts.
         image = (
             image.resize((width, height), Image.Resampling.BILINEAR)
             if image.size != (width, height)

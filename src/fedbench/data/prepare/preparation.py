@@ -1,4 +1,6 @@
-"""Prepare a dataset once: find or fetch its original files, read them, write arrays into the data root."""
+"""Prepare a dataset once: find or fetch its original files, read them, write arrays into the data
+root.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ FAILURES = (
     zlib.error,
     UnpicklingError,
 )
-_FETCHED = (
-    ".download"  # folder of what this program downloaded; it goes when the dataset is prepared
+_FETCHED = (  # folder of what this program downloaded; it goes when the dataset is prepared
+    ".download"
 )
 
 
@@ -91,7 +93,9 @@ def download(name: str, folder: Path) -> None:
 
 
 def prepare(wish: Wish, folder: Path) -> bool:
-    """Write the dataset's files. False: they were there already. Other processes wait and then use the same files."""
+    """Write the dataset's files. False: they were there already. Other processes wait and then use
+    the same files.
+    """
     from filelock import FileLock
 
     entry = ENTRIES[wish.name]
@@ -125,15 +129,19 @@ def _check_reachable(wish: Wish, entry: Entry, folder: Path) -> None:
         return
     if entry.downloads:
         raise BadInput(
-            f"{wish.name}: --download fetches it; --from takes the {entry.original} ({entry.obtain})"
+            f"{wish.name}: --download fetches it; --from takes the {entry.original}"
+            f" ({entry.obtain})"
         )
     raise BadInput(
-        f"{wish.name}: cannot be downloaded by a program; get {entry.obtain}, and give --from the {entry.original}"
+        f"{wish.name}: cannot be downloaded by a program; get {entry.obtain}, and give --from the"
+        f" {entry.original}"
     )
 
 
 def _find(entry: Entry, folder: Path) -> Path:
-    """The original files that somebody put beside the prepared ones, or those from the publisher."""
+    """The original files that somebody put beside the prepared ones, or those from the
+    publisher.
+    """
     place = folder / BY_HAND
     if not place.is_dir():
         place = folder / _FETCHED
@@ -156,9 +164,11 @@ def _build(wish: Wish, entry: Entry, original: Original, folder: Path) -> None:
 
 
 def _checksums(entry: Entry, path: Path) -> dict[str, str]:
-    """Checksums of original files that are archives or published one by one. A difference is told, not refused:
+    """Checksums of original files that are archives or published one by one. A difference is told,
+    not refused:
 
-    somebody may have packed the same images anew, and their contents are checked one by one in any case.
+    somebody may have packed the same images anew, and their contents are checked one by one in any
+    case.
     """
     checksums = {}
     for published in entry.published:

@@ -1,4 +1,6 @@
-"""Progress of a download or a preparation, on standard error: a bar on a terminal, a line elsewhere."""
+"""Progress of a download or a preparation, on standard error: a bar on a terminal, a line
+elsewhere.
+"""
 
 from __future__ import annotations
 

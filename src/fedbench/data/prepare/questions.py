@@ -1,8 +1,9 @@
-"""QQP from GLUE: two files of question pairs become numbers of words, and padded ids when they are loaded.
+"""QQP from GLUE: two files of question pairs become numbers of words, and padded ids when they are
+loaded.
 
-The cache holds every question as the ranks of its words in the whole vocabulary, the most frequent word first. The
-vocabulary of n words is the first n lines of `vocabulary.txt`, so one cache serves every `data.vocabulary` and
-`data.length`; padding all pairs for one of them takes half a second.
+The cache holds every question as the ranks of its words in the whole vocabulary, the most frequent
+word first. The vocabulary of n words is the first n lines of `vocabulary.txt`, so one cache serves
+every `data.vocabulary` and `data.length`; padding all pairs for one of them takes half a second.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def words_of(question: str) -> list[str]:
 
 
 def read_pairs(original: Original, file: str) -> Pairs:
-    """The rows of a tsv file. Malformed ones are counted; more than 1 % of them are not this dataset any more."""
+    """The rows of a tsv file. Malformed ones are counted; more than 1 % of them are not this
+    dataset any more.
+    """
     subject = f"{original.path}: {file}"
     lines = [
         line.removesuffix(b"\r").decode(errors="replace")
@@ -60,7 +63,8 @@ def read_pairs(original: Original, file: str) -> Pairs:
     header = lines[0].removeprefix("\ufeff").split("\t")
     if tuple(header) != _COLUMNS:
         raise BadInput(
-            f"{subject} starts with the columns {', '.join(header)[:80]}; needs {', '.join(_COLUMNS)}"
+            f"{subject} starts with the columns {', '.join(header)[:80]}; needs"
+            f" {', '.join(_COLUMNS)}"
         )
     questions, labels, malformed = [], [], []
     for number, row in _rows(lines):
@@ -81,8 +85,9 @@ def read_pairs(original: Original, file: str) -> Pairs:
 def _rows(lines: list[str]) -> Iterator[tuple[int, list[str] | None]]:
     """Line numbers with six fields, or None for a line that belongs to no row.
 
-    Quotes are used here and there, and not always closed: reading the whole file by the rules of quoting would swallow
-    rows. So a line with six fields is a row. Only elsewhere, where a question holds a tab or a line end, quotes count.
+    Quotes are used here and there, and not always closed: reading the whole file by the rules of
+    quoting would swallow rows. So a line with six fields is a row. Only elsewhere, where a question
+    holds a tab or a line end, quotes count.
     """
     position = 1
     while position < len(lines):
@@ -126,7 +131,9 @@ def rank_words(pairs: Pairs) -> list[str]:
 
 
 def write_pairs(path: Path, pairs: Pairs, ranks: dict[str, int]) -> None:
-    """Ranks of all words in a row, the number of words of every question, labels. An unknown word has the last rank."""
+    """Ranks of all words in a row, the number of words of every question, labels. An unknown word
+    has the last rank.
+    """
     words = [ranks.get(word, len(ranks)) for word in chain.from_iterable(pairs.questions)]
     lengths = np.array([len(question) for question in pairs.questions], dtype=np.int32).reshape(
         -1, 2
@@ -163,14 +170,16 @@ def prepare_pairs(original: Original, shop: Workshop) -> str:
 def padded(words: np.ndarray, lengths: np.ndarray, length: int, vocabulary: int) -> np.ndarray:
     """int32 [N, 2, 1 + length]: the number of words that count, then their ids; 0 pads.
 
-    Words from rank `vocabulary` on are unknown. An empty question is one unknown word, so that every sequence has one.
+    Words from rank `vocabulary` on are unknown. An empty question is one unknown word, so that
+    every sequence has one.
     """
     ids = np.where(words < vocabulary, words + FIRST_WORD, UNKNOWN).astype(np.int32)
     flat = lengths.reshape(-1)
     starts = np.cumsum(flat, dtype=np.int64) - flat
     x = np.empty((len(flat), 1 + length), dtype=np.int32)
     x[:, 0] = np.minimum(flat, length)
-    # As many words as fit from every question's first on, then those of the next questions out again.
+    # As many words as fit from every question's first on, then those of the next questions out
+    # again.
     x[:, 1:] = np.lib.stride_tricks.sliding_window_view(
         np.append(ids, np.zeros(length, np.int32)), length
     )[starts]

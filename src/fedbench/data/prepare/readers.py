@@ -1,4 +1,6 @@
-"""Readers of datasets that come as a few files of arrays: idx (MNIST and its kin) and MATLAB's mat (SVHN)."""
+"""Readers of datasets that come as a few files of arrays: idx (MNIST and its kin) and MATLAB's mat
+(SVHN).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def prepare_mnist(original: Original, shop: Workshop) -> str:
 
 
 def prepare_emnist(original: Original, shop: Workshop) -> str:
-    """EMNIST by class: emnist-byclass-{train,test}-{images-idx3,labels-idx1}-ubyte.gz. Its images are transposed."""
+    """EMNIST by class: emnist-byclass-{train,test}-{images-idx3,labels-idx1}-ubyte.gz. Its images
+    are transposed.
+    """
 
     def read(part: str) -> Examples:
         images, labels = _idx_pair(original, f"emnist-byclass-{part}")
@@ -39,7 +43,9 @@ def prepare_emnist(original: Original, shop: Workshop) -> str:
 
 
 def prepare_svhn(original: Original, shop: Workshop) -> str:
-    """SVHN's cropped digits: {train,test}_32x32.mat with X [32, 32, 3, N] and y [N, 1], where 10 means digit 0."""
+    """SVHN's cropped digits: {train,test}_32x32.mat with X [32, 32, 3, N] and y [N, 1], where 10
+    means digit 0.
+    """
     for part in PARTS:
         shop.arrays(
             part, lambda part=part: _svhn_part(original, original.file(f"{part}_32x32.mat"))
@@ -52,13 +58,16 @@ def _idx_pair(original: Original, prefix: str) -> Examples:
     labels = _read_idx(original, f"{prefix}-labels-idx1-ubyte", 1)
     if len(images) != len(labels):
         raise BadInput(
-            f"{original.path}: {prefix} has {len(images):,} images and {len(labels):,} labels, need as many"
+            f"{original.path}: {prefix} has {len(images):,} images and {len(labels):,} labels, need"
+            " as many"
         )
     return images[..., None], labels.astype(np.int64)
 
 
 def _read_idx(original: Original, name: str, dimensions: int) -> np.ndarray:
-    """An array of bytes: two zeros, the type, the number of dimensions, the big-endian sizes, the values."""
+    """An array of bytes: two zeros, the type, the number of dimensions, the big-endian sizes, the
+    values.
+    """
     file = original.file(f"{name}.gz", name)
     content = original.read(file)
     if file.endswith(".gz"):
@@ -71,7 +80,8 @@ def _read_idx(original: Original, name: str, dimensions: int) -> np.ndarray:
     expected = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
     if content[:4] != expected:
         raise BadInput(
-            f"{original.path}: {file} starts with {content[:4].hex()}, an idx file with {expected.hex()}"
+            f"{original.path}: {file} starts with {content[:4].hex()}, an idx file with"
+            f" {expected.hex()}"
         )
     header = 4 + 4 * dimensions
     sizes = [int.from_bytes(content[start : start + 4], "big") for start in range(4, header, 4)]
@@ -98,7 +108,8 @@ def _svhn_part(original: Original, file: str) -> Examples:
     images, labels = np.asarray(arrays["X"]), np.asarray(arrays["y"]).ravel()
     if images.ndim != 4 or images.shape[3] != len(labels) or labels.dtype.kind not in "iuf":
         raise BadInput(
-            f"{subject}: X is {list(images.shape)} and y has {len(labels)} labels, need [32, 32, 3, N] and N"
+            f"{subject}: X is {list(images.shape)} and y has {len(labels)} labels, need [32, 32, 3,"
+            " N] and N"
         )
     if len(labels) and not (labels.min() >= 1 and labels.max() <= 10):
         raise BadInput(f"{subject}: labels run from {labels.min()} to {labels.max()}, need 1 to 10")

@@ -1,4 +1,6 @@
-"""Where a dataset is prepared: parts are written whole, and a second call goes on where the first was stopped."""
+"""Where a dataset is prepared: parts are written whole, and a second call goes on where the first
+was stopped.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ class Facts:
 class Workshop:
     """Writes `train` and `test` of one dataset into its folder of the data root.
 
-    `key` names the original files: what an interrupted call left is used only for the same ones. `any_size` allows
-    other numbers of examples than the dataset has.
+    `key` names the original files: what an interrupted call left is used only for the same ones.
+    `any_size` allows other numbers of examples than the dataset has.
     """
 
     def __init__(self, folder: Path, facts: Facts, key: str, any_size: bool = False) -> None:
@@ -61,7 +63,9 @@ class Workshop:
         self.counts[part] = state["done"]
 
     def images(self, original: Original, parts: dict[str, dict[str, int]], decode: Decode) -> None:
-        """Parts of single image files, given as names with labels, which are stored sorted by name."""
+        """Parts of single image files, given as names with labels, which are stored sorted by
+        name.
+        """
         for part, labels in parts.items():
             self.check_size(part, len(labels))
             self.counts[part] = len(labels)
@@ -100,8 +104,8 @@ class Workshop:
         expected = self.facts.sizes[part]
         if not found or (abs(found - expected) > tolerance * expected and not self.any_size):
             raise BadInput(
-                f"{self.facts.name}: the {part} set has {found:,} examples instead of {expected:,}: incomplete? "
-                "(--any-size prepares what is there, and every result says so)"
+                f"{self.facts.name}: the {part} set has {found:,} examples instead of {expected:,}:"
+                " incomplete? (--any-size prepares what is there, and every result says so)"
             )
 
     # The end
@@ -133,7 +137,9 @@ class Workshop:
     # Files
 
     def unseal(self) -> None:
-        """Called before the first file is replaced: from here on, old and new ones may stand side by side."""
+        """Called before the first file is replaced: from here on, old and new ones may stand side
+        by side.
+        """
         (self.folder / FILE).unlink(missing_ok=True)
 
     def _store(
@@ -160,7 +166,8 @@ class Workshop:
         if labels.min() < 0 or labels.max() >= self.facts.classes:
             found = f"from {labels.min()} to {labels.max()}"
             raise BadInput(
-                f"{self.facts.name}: the {part} labels run {found}, need 0 to {self.facts.classes - 1}"
+                f"{self.facts.name}: the {part} labels run {found}, need 0 to"
+                f" {self.facts.classes - 1}"
             )
 
     def _files(self, part: str) -> list[Path]:

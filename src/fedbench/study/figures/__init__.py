@@ -1,4 +1,6 @@
-"""Figures of a study, a module a family of forms: `draw` makes them, `save` writes them, `describe` says them."""
+"""Figures of a study, a module a family of forms: `draw` makes them, `save` writes them, `describe`
+says them.
+"""
 
 from fedbench.study.figures.draw import FORMS, draw
 from fedbench.study.figures.files import describe, save

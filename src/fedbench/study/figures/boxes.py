@@ -25,7 +25,9 @@ def draw_client_boxes(part: Part, notes: Notes) -> Figure:
     column = part.show.get("column", "gsnr")
 
     def read(run: StudyRun) -> tuple[dict[int, np.ndarray], int]:
-        """Values by client, and how many are infinite: the GSNR of a client whose gradient is the global one."""
+        """Values by client, and how many are infinite: the GSNR of a client whose gradient is the
+        global one.
+        """
         table = read_columns(run, "clients.csv", "client", column).dropna(subset=[column])
         finite = np.isfinite(table[column].to_numpy(dtype=float))
         groups = table[finite].groupby("client")[column]
@@ -53,7 +55,9 @@ def draw_client_boxes(part: Part, notes: Notes) -> Figure:
 
 
 def first_run(cell: StudyCell, notes: Notes, panel: str) -> list[StudyRun]:
-    """The finished run with the first seed: clients of different seeds have different data and are not pooled."""
+    """The finished run with the first seed: clients of different seeds have different data and are
+    not pooled.
+    """
     runs = notes.see(cell, "", panel)[:1]
     if runs and len(cell.runs) > 1:
         notes.remark(f"Seed {runs[0].seed} is shown")
@@ -68,7 +72,9 @@ def _clients(axes: Axes, boxes: dict[int, np.ndarray]) -> None:
 
 
 def draw_gaps(part: Part, notes: Notes) -> Figure:
-    """Differences of a column of metrics.csv between two methods, over the rounds and seeds that both have."""
+    """Differences of a column of metrics.csv between two methods, over the rounds and seeds that
+    both have.
+    """
     column = part.show.get("y", "test_loss")
     group_axes, panel_axes = part.axes("groups"), part.axes("panels")
     panels = part.panels(
@@ -138,9 +144,10 @@ def _gaps(
     factor, gaps = 100.0 if is_share(column) else 1.0, []
 
     def read(run: StudyRun):
-        return run.seed, read_columns(run, "metrics.csv", "round", column).set_index("round")[
-            column
-        ]
+        return (
+            run.seed,
+            read_columns(run, "metrics.csv", "round", column).set_index("round")[column],
+        )
 
     for cell in cells:
         other = study.find({**cell.labels, "method": methods[1]})

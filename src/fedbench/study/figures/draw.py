@@ -39,7 +39,8 @@ WITH_MEASURES = ("points", "bars")
 def draw(study: Study, measure: Measure) -> list[tuple[str, Figure]]:
     """(title, figure) for each part of the study that is a figure.
 
-    `measure(cell, spec)` gives the values of a measure, one a seed; None = missing, diverged or not reached.
+    `measure(cell, spec)` gives the values of a measure, one a seed; None = missing, diverged or not
+    reached.
     """
     show = study.experiment.show
     parts = show["parts"] if show["form"] == "several" else [show]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def simulate(
     optima: Sequence[float], start: float, rate: float, rounds: int, steps: int = 1
 ) -> np.ndarray:
-    """Weights of the server after 0, 1 ... rounds. Client k has the loss (w - a_k)^2 and takes gradient steps
+    """Weights of the server after 0, 1 ... rounds. Client k has the loss (w - a_k)^2 and takes
+    gradient steps
 
     w <- w - rate * 2 (w - a_k) (FedPMVR, equation 1); the server takes the plain mean (equation 2).
     """

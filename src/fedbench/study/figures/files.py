@@ -36,7 +36,9 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
 
 
 def describe(figure: Figure) -> str:
-    """What is to be seen, for those who cannot: panels, what they show against what, where lines end, and the notes."""
+    """What is to be seen, for those who cannot: panels, what they show against what, where lines
+    end, and the notes.
+    """
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     sentences = [f"{len(panels)} panels." if len(panels) > 1 else ""]
     x, y = next((axes.get_xlabel() for axes in reversed(panels) if axes.get_xlabel()), ""), ""

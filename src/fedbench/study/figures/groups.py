@@ -1,4 +1,6 @@
-"""Which cells of a study stand in which panel of a figure, as which line, and what has to be said about them."""
+"""Which cells of a study stand in which panel of a figure, as which line, and what has to be said
+about them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Panel:
 
 @dataclass
 class Part:
-    """A form with its fields and the cells it is made of: the whole of `show`, or one part of several."""
+    """A form with its fields and the cells it is made of: the whole of `show`, or one part of
+    several.
+    """
 
     study: Study
     show: dict[str, Any]
@@ -61,7 +65,9 @@ class Part:
         return names
 
     def rest(self, *used: str) -> list[str]:
-        """Axes with several labels that no field names: their cells must not fall onto one another."""
+        """Axes with several labels that no field names: their cells must not fall onto one
+        another.
+        """
         named = {name for key in used for name in self.axes(key)}
         axes = [axis for axis in self.study.experiment.axes if axis not in named]
         return [axis for axis in axes if self._count(axis) > 1]
@@ -96,7 +102,9 @@ class Part:
         return panel_axes
 
     def columns(self, panels: list[Panel], panel_axes: list[str]) -> int | None:
-        """Columns of the grid when two axes span it; None leaves the choice to the number of panels."""
+        """Columns of the grid when two axes span it; None leaves the choice to the number of
+        panels.
+        """
         if len(panel_axes) != 2:
             return None
         down, across = map(self._count, self._grid(panel_axes))

@@ -43,7 +43,9 @@ NAMED_LAYERS = 24  # ticks with a layer's name along an axis
 
 
 def draw_curves(part: Part, notes: Notes) -> Figure:
-    """A column of metrics.csv by round, seconds, bytes or gradients; of seconds also those of every single round."""
+    """A column of metrics.csv by round, seconds, bytes or gradients; of seconds also those of every
+    single round.
+    """
     x, y = part.show.get("x", "round"), part.show.get("y", "test_accuracy")
     factor = 100.0 if is_share(y) else 1.0
 
@@ -72,7 +74,9 @@ def draw_curves(part: Part, notes: Notes) -> Figure:
 
 
 def draw_entropy(part: Part, notes: Notes) -> Figure:
-    """Entropy over the clients of a column of clients.csv, by round, and that of the uniform distribution."""
+    """Entropy over the clients of a column of clients.csv, by round, and that of the uniform
+    distribution.
+    """
     column = part.show.get("column", "gsnr_ratio")
     counts: dict[int, int] = {}  # of the clients of a run
 
@@ -112,7 +116,9 @@ def draw_entropy(part: Part, notes: Notes) -> Figure:
 
 
 def draw_layers(part: Part, notes: Notes) -> Figure:
-    """Norms of the gradients of every layer, mean over clients and the last rounds, layers in their order."""
+    """Norms of the gradients of every layer, mean over clients and the last rounds, layers in their
+    order.
+    """
     prefix, last = "gradient_norm/", part.show.get("last")
 
     def read(run: StudyRun) -> pd.DataFrame:
@@ -148,7 +154,8 @@ def draw_layers(part: Part, notes: Notes) -> Figure:
             else f"the last {last} rounds"
         )
         notes.remark(
-            f"Lines: mean over clients, {rounds} and seeds; shaded: ± one standard deviation of these"
+            f"Lines: mean over clients, {rounds} and seeds; shaded: ± one standard deviation of"
+            " these"
         )
     return _figure(
         part, notes, read, combine, "layer", "norm of the gradient", dress, explain=False

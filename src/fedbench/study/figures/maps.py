@@ -66,7 +66,9 @@ def draw_partition(part: Part, notes: Notes) -> Figure:
 
 
 def draw_selection(part: Part, notes: Notes) -> Figure:
-    """Which local steps were chosen in which round: by single clients, or the share of all clients."""
+    """Which local steps were chosen in which round: by single clients, or the share of all
+    clients.
+    """
     everybody = part.show.get("clients", "all") == "all"
     panel_axes = [*part.axes("panels"), *part.rest("panels")]
     panels, found = part.panels(panel_axes, []), {}
@@ -79,7 +81,9 @@ def draw_selection(part: Part, notes: Notes) -> Figure:
 
 
 def read_rasters(run: StudyRun) -> dict[int, np.ndarray]:
-    """For every client a map [round, step]: 1 = chosen, 0 = not chosen, not a number = there was no such step."""
+    """For every client a map [round, step]: 1 = chosen, 0 = not chosen, not a number = there was no
+    such step.
+    """
     table = read_columns(run, "clients.csv", "round", "client", "steps", CHOSEN)
     table = table[table["steps"] > 0]
     if table.empty:
@@ -122,7 +126,9 @@ def _single_clients(
 def _overviews(
     part: Part, notes: Notes, titles: list[str], found: dict[str, dict[int, np.ndarray]]
 ) -> Figure:
-    """A row for each panel: the share of all clients, and beside it, when they are few, each client's own raster."""
+    """A row for each panel: the share of all clients, and beside it, when they are few, each
+    client's own raster.
+    """
     most = max(map(len, found.values()), default=0)
     if not 0 < most <= SMALL_MULTIPLES:
         sheet = Sheet(len(titles))

@@ -144,7 +144,8 @@ def _figure(
     draw: Callable[[Axes, list[Line], list[Value], Any], None],
     dress: Callable[[Axes], None],
 ) -> Figure:
-    """Panels by measure and by the axes of `panels`; in each, what `draw` makes of the cells of one name.
+    """Panels by measure and by the axes of `panels`; in each, what `draw` makes of the cells of one
+    name.
 
     `fields`: those of the form that say what is told apart by looks, and what is by place.
     """

@@ -1,4 +1,6 @@
-"""The sheet of a figure: a grid of panels of readable size, one legend outside of them, and notes below."""
+"""The sheet of a figure: a grid of panels of readable size, one legend outside of them, and notes
+below.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Sheet:
         self.handles: dict[str, Any] = {}  # of the legend
 
     def label(self, place: int, title: str, x: str, y: str, every: bool = False) -> None:
-        """Names of the axes stand at the left and at the bottom only, unless every panel has its own."""
+        """Names of the axes stand at the left and at the bottom only, unless every panel has its
+        own.
+        """
         axes = self.panels[place]
         if title:
             axes.set_title(literal(title))

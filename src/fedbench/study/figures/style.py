@@ -11,7 +11,8 @@ from typing import Any
 
 from fedbench.study.experiment import REFERENCE, Experiment
 
-# Okabe and Ito 2008, told apart in every kind of colour vision; their yellow is left out, it vanishes on white.
+# Okabe and Ito 2008, told apart in every kind of colour vision; their yellow is left out, it
+# vanishes on white.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#000000")
 DASHES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
@@ -39,7 +40,9 @@ SETTINGS = {
     "grid.linewidth": 0.6,
     "hatch.linewidth": 0.6,
     "svg.hashsalt": "fedbench",  # otherwise names of clip paths differ from one writing to the next
-    "svg.fonttype": "none",  # text stays text: small, searchable, and any sans-serif font of the browser will do
+    "svg.fonttype": (
+        "none"
+    ),  # text stays text: small, searchable, and any sans-serif font of the browser will do
 }
 
 
@@ -90,7 +93,9 @@ class Style:
 
 
 def style_of(experiment: Experiment, labels: dict[str, str], axes: list[str]) -> Style:
-    """How the line with these labels looks; the same at all scales and in all parts of an experiment."""
+    """How the line with these labels looks; the same at all scales and in all parts of an
+    experiment.
+    """
     if not axes:
         return Style(COLOURS[1], marker=MARKERS[0])
     first = "method" if "method" in axes else axes[0]
@@ -121,8 +126,8 @@ def style_of(experiment: Experiment, labels: dict[str, str], axes: list[str]) ->
 def _places(experiment: Experiment, axis: str) -> dict[str, tuple[int, str, int]]:
     """For every label its place, its colour, and how often the colours have been used up before it.
 
-    Up to three proposed methods have colours of their own. Where each proposed method builds on another one of the
-    study (FedAvg-ECGR on FedAvg), both have one colour.
+    Up to three proposed methods have colours of their own. Where each proposed method builds on
+    another one of the study (FedAvg-ECGR on FedAvg), both have one colour.
     """
     labels = list(experiment.axes[axis])
     proposed = [label for label in labels if axis == "method" and label in experiment.proposed]
@@ -152,7 +157,9 @@ def _base(label: str, others: list[str]) -> str:
 
 
 def literal(text: str) -> str:
-    """Text that is drawn as it stands: between two dollar signs matplotlib would read mathematics."""
+    """Text that is drawn as it stands: between two dollar signs matplotlib would read
+    mathematics.
+    """
     return text.replace("$", r"\$")
 
 

@@ -54,7 +54,9 @@ class Curve:
 
 
 def over(values: np.ndarray, x: np.ndarray, band: str) -> Curve:
-    """Mean over the rows, and the band that the study asks for: `std` (of a sample), `range` or `none`."""
+    """Mean over the rows, and the band that the study asks for: `std` (of a sample), `range` or
+    `none`.
+    """
     mean = low = high = values.mean(axis=0)
     if band == "std" and len(values) > 1:
         spread = values.std(axis=0, ddof=1)
@@ -73,7 +75,9 @@ def at_common_rounds(series: list[pd.Series], band: str) -> Curve | None:
 
 
 def interpolated(series: list[pd.Series], band: str) -> Curve | None:
-    """Series by seconds, bytes or gradients, of which each seed has its own, over the stretch that all cover."""
+    """Series by seconds, bytes or gradients, of which each seed has its own, over the stretch that
+    all cover.
+    """
     series = [one.groupby(level=0).last() for one in series if len(one)]
     if not series:
         return None
