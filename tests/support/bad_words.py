@@ -83,20 +83,20 @@ HYDRA = {
 }
 
 VALUES = {
-    "client.lr=nan": "client.lr=nan: a finite number above 0",
-    "client.lr=1e-50": "client.lr=1e-50: a number of at least 1e-30",
+    "client.lr=nan": "client.lr=nan: must be at least 1e-30",
+    "client.lr=1e-50": "client.lr=1e-50: must be at least 1e-30",
     "client.lr=[0.1]": "client.lr=[0.1]: a number is allowed",
     "client.lr={a:1}": "client.lr={'a': 1}: a number is allowed",
     "client.lr=": "client.lr=: a number is allowed",
-    "client.momentum=nan": "client.momentum=nan: a number from 0 to below 1",
+    "client.momentum=nan": "client.momentum=nan: must be at least 0 and below 1",
     "client.epochs=1.5": "client.epochs=1.5: an integer is allowed",
-    "client.epochs=100000000000000000000000": "an integer of at most 1000000000000 is allowed",
-    "client.batch_size=10000000000000": "client.batch_size=10000000000000: an integer of at most",
-    "client.batch_size=[32]": "client.batch_size=[32]: an integer of at least 1, or `full`",
-    "seed=9223372036854775808": "seed=9223372036854775808: an integer from 0 to 2^63 - 1",
+    "client.epochs=100000000000000000000000": "must be an integer of at most 1000000000000",
+    "client.batch_size=10000000000000": "must be `full` or an integer of at least 1",
+    "client.batch_size=[32]": "client.batch_size=[32]: must be `full` or an integer",
+    "seed=9223372036854775808": "must be an integer of at least 0 and at most",
     "runtime.device=tpu": "runtime.device=tpu: did you mean 'cpu'?",
-    "runtime.timeout=0": "runtime.timeout=0: an integer of at least 1",
-    "runtime.workers=100000": "runtime.workers=100000: an integer of at most 1024",
+    "runtime.timeout=0": "runtime.timeout=0: must be an integer of at least 1",
+    "runtime.workers=100000": "must be an integer of at least 1 and at most 1024",
     "checkpoint.every=never": "checkpoint.every=never: an integer is allowed",
     "results=null": "results=None: a name is allowed",
     "partition.alpha=nan": "partition.alpha=nan: a finite number from 1e-6",
@@ -300,7 +300,7 @@ FILES = {
 }
 
 SWEEPS = {  # each has one job, so that one line is told
-    "-m client.lr=-1": "client.lr=-1.0: a finite number above 0",
+    "-m client.lr=-1": "client.lr=-1.0: must be at least 1e-30",
     "-m seed=0,1 rouns=3": "unknown key 'rouns': did you mean 'rounds'?",
     "-m seed=0,1 results=FILES/text.txt": "text.txt: a folder that can be written is allowed",
     "-m rounds=glob(*)": "a sweep without jobs",
