@@ -9,20 +9,22 @@ from pathlib import Path
 
 import torch
 
-from fedbench.algorithms.algorithm import build
-from fedbench.algorithms.modifier import Scene
+from fedbench.algorithms.algorithm import Algorithm, build
+from fedbench.algorithms.context import BindContext
 from fedbench.config.schema import Scalars
 from fedbench.config.validate import Config
 from fedbench.core.errors import BadInput, refuse_what_does_not_fit, require
 from fedbench.core.flat_model import FlatModel
 from fedbench.core.seeding import derive
 from fedbench.data.batches import examples
+from fedbench.data.dataset import Dataset
+from fedbench.models.base import Model
 from fedbench.parallel.failures import explain
 from fedbench.parallel.interrupt import Interrupted, StopRequest
 from fedbench.parallel.processes import Group, launch, settle, under_torchrun
 from fedbench.parallel.ranks import AllLeave, Ranks, this_rank
 from fedbench.parallel.watchdog import watchdog
-from fedbench.partitions.base import hold_out
+from fedbench.partitions.base import Split, hold_out
 from fedbench.runs.folder import RunFolder, identity, label, run_id
 from fedbench.runs.journal import Journal, clean
 from fedbench.runs.parts import Parts
@@ -34,35 +36,32 @@ from fedbench.training.preflight import check_local_work, check_scoring
 
 @refuse_what_does_not_fit
 def build_parts(config: Config) -> Parts:
+    """Everything that an experiment needs, built and checked; nothing is written."""
     scalars = config.scalars
     device = pick_device(scalars.runtime.device)
-    algorithm = build(config.algo, scalars.client, scalars.server.weights)
+    unbound = build(config.algo, scalars.client, scalars.server.weights)
     data = config.data.load(scalars.seed)
     split = config.partition.draw(data.train_y, data.classes, scalars.seed)
     split = hold_out(split, config.partition.local_test, scalars.seed)
-    allowed = f"at most the {len(split.parts)} clients of the partition are allowed"
-    require(
-        scalars.cohort is None or scalars.cohort <= len(split.parts),
-        "cohort",
-        scalars.cohort,
-        allowed,
-    )
-    shape = (data.shape, data.classes, algorithm.projection)
-    memory.check_model(lambda: config.model.network(*shape, vocabulary=data.vocabulary))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(scalars.seed, "initial weights"))
-        model = config.model.network(*shape, vocabulary=data.vocabulary)
-    config.model.load_weights(model)
+    cohort_fits = scalars.cohort is None or scalars.cohort <= len(split.parts)
+    words = f"must be at most {len(split.parts)}, the clients of the partition"
+    require(cohort_fits, "cohort", scalars.cohort, words)
+    model = build_model(config, data, unbound.projection)
     flat = FlatModel(model)
-    facts = (len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
-    scene = Scene(flat, *facts, batch_size=scalars.client.batch_size)
-    algorithm.bind(scene)  # refuses what makes no sense on this model
-    config.attack.check(len(split.parts), data.classes, sequences=data.vocabulary is not None)
-    allowed = f"it needs a global model, which algo={algorithm.name} has not"
-    require(not (scalars.eval.conformal and algorithm.personal), "eval.conformal", "true", allowed)
-    check_scoring(algorithm, config.attack, data, split.parts, scalars.seed)
-    algorithm.stamps += [note for note in [config.attack.note()] if note]
-    check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
+    context = BindContext(
+        model=flat,
+        clients=1 if unbound.pooled else len(split.parts),
+        classes=data.classes,
+        rounds=scalars.rounds,
+        seed=scalars.seed,
+        momentum=scalars.client.momentum,
+        batch_size=scalars.client.batch_size,
+    )
+    algorithm = unbound.bind(context)  # refuses what makes no sense on this model
+    attack_note = config.attack.note()
+    if attack_note:
+        algorithm.caveats = [*algorithm.caveats, attack_note]
+    check_experiment(config, data, split, algorithm, flat)
     number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
     if device == "cpu" and (scalars.force or folder.finished() is None):
@@ -70,7 +69,39 @@ def build_parts(config: Config) -> Parts:
         memory.check_training(
             flat.size, workers_here(scalars, device), clients, scalars.client.momentum > 0
         )
-    return Parts(config, device, data, split, model, algorithm, folder, number)
+    return Parts(
+        config, device, data, split, model, flat, algorithm, unbound, context, folder, number
+    )
+
+
+def build_model(config: Config, data: Dataset, projection: int | None) -> Model:
+    """The network with its initial weights, which come from the seed or from a file."""
+
+    def network() -> Model:
+        return config.model.network(
+            data.shape, data.classes, projection, vocabulary=data.vocabulary
+        )
+
+    memory.check_model(network)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(config.scalars.seed, "initial weights"))
+        model = network()
+    config.model.load_weights(model)
+    return model
+
+
+def check_experiment(
+    config: Config, data: Dataset, split: Split, algorithm: Algorithm, model: FlatModel
+) -> None:
+    """What makes no sense together, although every part is right by itself."""
+    scalars, clients = config.scalars, len(split.parts)
+    config.attack.check(clients, data.classes, sequences=data.vocabulary is not None)
+    words = f"must be false: algo={algorithm.name} has no global model, which it needs"
+    fits = not (scalars.eval.conformal and algorithm.personal)
+    require(fits, "eval.conformal", "true", words)
+    check_scoring(algorithm, config.attack, data, split.parts, scalars.seed)
+    sizes = [len(own) for own in split.parts]
+    check_local_work(scalars, algorithm, sizes, model.has_batch_norm)
 
 
 def pick_device(asked: str) -> str:
@@ -168,7 +199,7 @@ def assemble(group: Group, parts: Parts) -> Federation:
     device = torch.device(
         parts.device, group.rank % torch.cuda.device_count() if parts.device == "cuda" else None
     )
-    model = FlatModel(parts.model, device)
+    model, algorithm = parts.on(device)
     train_set = examples(data, "train", device, getattr(parts.config.data, "augment", ()))
     test_set = examples(data, "test", device)
     shards = [torch.from_numpy(own).to(device) for own in parts.shards]
@@ -180,7 +211,7 @@ def assemble(group: Group, parts: Parts) -> Federation:
         train_set,
         test_set,
         shards,
-        parts.algorithm,
+        algorithm,
         scalars,
         group,
         data.classes,

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import experiments, least_squares, observe
 
-from fedbench.algorithms.aggregate import LeaveOthersOut
 from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.context import RoundPlan
 from fedbench.algorithms.ecgr import select
-from fedbench.algorithms.fedncv import LeaveOneOut
-from fedbench.algorithms.modifier import Round
+from fedbench.algorithms.fedncv import LeaveOneOut, LeaveOthersOut
 
 ROUNDS = ("rounds=3", "client.epochs=1", "client.lr=0.05", "eval.every=3")
 PAIRS = st.tuples(st.integers(2, 9), st.integers(1, 6), st.integers(0, 10**6))
@@ -80,7 +79,7 @@ def test_ecgr_sends_a_vector_of_the_same_length():
         rest[direct_greedy(steps, max(1, len(steps) // 2))] = 1.0
         expected = rest @ steps * np.linalg.norm(steps.sum(axis=0)) / np.linalg.norm(rest @ steps)
         assert torch.allclose(local.update, torch.from_numpy(expected).float(), atol=1e-6)
-        assert local.update.norm() == pytest.approx(local.path.norm().item(), rel=1e-5)
+        assert local.update.norm() == pytest.approx(local.raw_update.norm().item(), rel=1e-5)
         seen.append(not torch.equal(local.update, before))
 
     observe.after(made, "update", "ecgr", look)
@@ -108,7 +107,7 @@ def test_a_long_trace_lies_in_a_file(monkeypatch):
 def ncv_weights(p: list[float], server: LeaveOthersOut) -> list[float]:
     count = len(p)
     return server.coefficients(
-        Round(0, list(range(count)), [1] * count, p, p, 0.1, [1] * count, [1.0] * count)
+        RoundPlan(0, list(range(count)), [1] * count, p, p, 0.1, [1] * count, [1.0] * count)
     )
 
 

@@ -8,8 +8,6 @@ import pytest
 import torch
 from support import experiments, observe
 
-from fedbench.algorithms.fedpgvc import Pgvc
-from fedbench.algorithms.fedpmvr import Pmvr
 from fedbench.core.errors import BadInput
 
 ROUNDS = ("rounds=3", "client.epochs=1", "client.lr=0.05", "eval.every=3")
@@ -81,20 +79,8 @@ def test_pmvr_acts_on_the_layers_before_those_it_skips(layers, skip, names):
     assert changed[declared].float().mean() > 0.3
 
 
-def test_skipping_no_layer_is_not_part_of_a_run_s_identity():
-    """Runs from before the option existed keep their ids; with it, other layers make another
-    run.
-    """
-    fields = {"type": "Pgvc", "rho": "norm", "sigma": 1.0, "layers": 2}
-    assert Pgvc().identity({**fields, "skip": 0}) == fields
-    assert Pgvc(skip=1).identity({**fields, "skip": 1}) == {**fields, "skip": 1}
-    fields = {"type": "Pmvr", "alpha": 0.1, "variant": "shrink", "layers": 2}
-    assert Pmvr().identity({**fields, "skip": 0}) == fields
-    assert Pmvr(skip=1).identity({**fields, "skip": 1}) == {**fields, "skip": 1}
-
-
 @pytest.mark.parametrize("algo", ["fedpgvc", "fedpmvr"])
-@pytest.mark.parametrize("words", ["algo.skip=4", "algo.skip=-1", "algo.layers=2 algo.skip=2"])
+@pytest.mark.parametrize("words", ["algo.skip=4", "algo.layers=2 algo.skip=2"])
 def test_layers_that_the_model_does_not_have_are_refused(words, algo):
     with pytest.raises(BadInput, match="the model has 3 layers"):
         experiments.federation(f"algo={algo}", *words.split(), *experiments.PLAIN)

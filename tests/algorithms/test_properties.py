@@ -160,7 +160,7 @@ def test_fedavg_by_hand():
         *experiments.BATCH_NORM,
     )
     start = copy.deepcopy(made.model.module)
-    facts = made.plan(0)
+    facts = made.plan_round(0)
     total = None
     for position, client in enumerate(facts.cohort):
         module = copy.deepcopy(start).to(memory_format=torch.contiguous_format)

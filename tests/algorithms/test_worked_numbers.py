@@ -13,9 +13,8 @@ from support.least_squares import FixedCohorts, FixedSteps, close
 
 from fedbench.algorithms.aggregate import Mean, Nova, solver_norm
 from fedbench.algorithms.algorithm import Algorithm
-from fedbench.algorithms.feddyn import Dynamic
+from fedbench.algorithms.feddyn import Dynamic, DynamicServer
 from fedbench.algorithms.fedprox import Prox
-from fedbench.algorithms.server_optimizer import Dynamic as DynamicServer
 from fedbench.algorithms.server_optimizer import Momentum
 
 TAU = (1, 3)

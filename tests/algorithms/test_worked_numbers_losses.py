@@ -9,9 +9,9 @@ import pytest
 import torch
 from support.least_squares import close
 
+from fedbench.algorithms.context import Batch, BindContext, Memory
 from fedbench.algorithms.fedgen import Generator, diversity, label_weights
 from fedbench.algorithms.fedlc import Calibration
-from fedbench.algorithms.modifier import Batch, Memory, Scene
 from fedbench.algorithms.moon import contrastive
 from fedbench.core.flat_model import FlatModel
 from fedbench.models.dense import MlpNetwork
@@ -61,15 +61,15 @@ def fedgen_terms(index: int, beta: float) -> float:
     model = FlatModel(MlpNetwork(3, [4, 5], 2).double())
     torch.nn.init.zeros_(model.module.head.weight)
     torch.nn.init.zeros_(model.module.head.bias)
-    piece = Generator(beta=beta)
-    piece.bind(Scene(model, 2, 2, 20, 0, shared=model.everything()), "algo.modifiers.generator")
-    memory = Memory({**piece.init_server(model), "labels": torch.ones(2)}, {})
+    context = BindContext(model, 2, 2, 20, 0, shared=model.everything())
+    fedgen = Generator(beta=beta).bind(context, "algo.modifiers.generator")
+    memory = Memory({**fedgen.init_server(model), "labels": torch.ones(2)}, {})
     y, logits = torch.tensor([0, 1, 0, 1]), rows(*[(0, math.log(3))] * 4)
     local = SimpleNamespace(
         round=index, epoch=0, model=model, batch=Batch(None, y, logits, None, None)
     )
-    piece.begin(local, memory)
-    return piece.loss(local, memory, logits.new_zeros(())).item()
+    fedgen.begin(local, memory)
+    return fedgen.loss(local, memory, logits.new_zeros(())).item()
 
 
 @pytest.mark.parametrize(("index", "alpha"), [(1, 9.8), (10, 8.17072806888)])
@@ -89,17 +89,12 @@ def fedlc(counts: tuple[int, ...], **settings) -> tuple[float, list[float]]:
     model = SimpleNamespace(w=torch.zeros(1, dtype=torch.float64))
     labels = torch.arange(3).repeat_interleave(torch.tensor(counts))
     batch = Batch(None, torch.tensor([0]), rows((1, 2, 0.5)), None, None)
-    local, memory, piece = (
-        SimpleNamespace(model=model, labels=labels, batch=batch),
-        Memory({}, {}),
-        Calibration(**settings),
-    )
-    piece.classes = 3
-    piece.begin(local, memory)
-    return (
-        piece.loss(local, memory, None).item(),
-        (batch.logits - memory.scratch["margin"])[0].tolist(),
-    )
+    local = SimpleNamespace(model=model, own=SimpleNamespace(labels=labels), batch=batch)
+    memory, context = Memory({}, {}), BindContext(model, 2, 3, 20, 0)
+    calibration = Calibration(**settings).bind(context, "algo.modifiers.calibration")
+    calibration.begin(local, memory)
+    loss = calibration.loss(local, memory, None).item()
+    return loss, (batch.logits - memory.scratch["margin"])[0].tolist()
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ import pytest
 from support import least_squares
 from support.least_squares import FixedCohorts, FixedSteps, close
 
-from fedbench.algorithms.aggregate import LeaveOthersOut, Nova
+from fedbench.algorithms.aggregate import Nova
 from fedbench.algorithms.algorithm import Algorithm
-from fedbench.algorithms.fedncv import LeaveOneOut
-from fedbench.algorithms.fedpgvc import Pgvc
+from fedbench.algorithms.context import RoundPlan
+from fedbench.algorithms.fedncv import LeaveOneOut, LeaveOthersOut
+from fedbench.algorithms.fedpgvc import Eq16, Pgvc
 from fedbench.algorithms.fedpmvr import Pmvr
 from fedbench.algorithms.fedprox import Prox
-from fedbench.algorithms.modifier import Round
-from fedbench.algorithms.server_optimizer import Eq16
 
 EQ15 = [(0.927421875, 0.0813568181586), (0.950798884232, -2.82848324399)]
 SINGLE = {"steps": 1}  # with a full batch: one gradient of all the client's data
@@ -171,7 +170,7 @@ def test_weights_of_fedncv(sizes, server, expected):
     p = [size / sum(sizes) for size in sizes]
     close(
         server.coefficients(
-            Round(0, list(range(len(p))), list(sizes), p, p, 0.1, [1] * len(p), [1.0] * len(p))
+            RoundPlan(0, list(range(len(p))), list(sizes), p, p, 0.1, [1] * len(p), [1.0] * len(p))
         ),
         expected,
     )

@@ -13,8 +13,8 @@ from support.least_squares import FixedCohorts, close
 
 from fedbench.algorithms.aggregate import solver_norm
 from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.context import ClientResult
 from fedbench.algorithms.fedpmvr import Pmvr
-from fedbench.algorithms.modifier import Finished
 from fedbench.algorithms.scaffold import ControlVariate
 
 MANY_STEPS = {"steps": 20, "lr": 0.001, "momentum": 0.9}
@@ -109,7 +109,7 @@ class NeverStored(ControlVariate):
     """Clients forget their variates, as in a well-known benchmark."""
 
     def finish(self, local, memory):
-        return Finished(upload=super().finish(local, memory).upload, numbers=[0.0])
+        return ClientResult(upload=super().finish(local, memory).upload, numbers=[0.0])
 
 
 def test_variates_that_are_never_stored_are_another_method():

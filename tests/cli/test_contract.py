@@ -191,7 +191,7 @@ def test_an_adaptive_run_on_request_is_stamped(fedbench):
         "algo.allow_adaptive=true",
     )
     assert run.status == 0, run.err
-    assert "adaptive client optimizer (adam)" in summary(run.folder)["stamps"][0]
+    assert "adaptive client optimizer (adam)" in summary(run.folder)["caveats"][0]
     assert "note: adaptive client optimizer" in run.out
 
 

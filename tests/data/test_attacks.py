@@ -64,8 +64,8 @@ def test_a_run_says_that_it_was_attacked_and_its_clients_see_it(fedbench, attack
     assert run.status == 0, run.err
     assert "note: attack: " in run.out
     summary, other = (json.loads((r.folder / "summary.json").read_text()) for r in (run, honest))
-    assert any("client 0" in stamp for stamp in summary["stamps"])
-    assert not other["stamps"]
+    assert any("client 0" in stamp for stamp in summary["caveats"])
+    assert not other["caveats"]
     assert summary["id"] != other["id"]
     assert summary["label"] == f"{other['label']}-{attack}"
     assert summary["digest"] != other["digest"]

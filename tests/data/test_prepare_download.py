@@ -24,13 +24,13 @@ class Server:
 
     def __init__(self, content: bytes) -> None:
         self.content, self.limit, self.ranges = content, None, True
-        self.asked: list[str | None] = []
+        self.invited: list[str | None] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 wanted = self.headers.get("Range")
-                outer.asked.append(wanted)
+                outer.invited.append(wanted)
                 start = (
                     int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and outer.ranges else 0
                 )
@@ -86,7 +86,7 @@ def test_a_download_that_broke_off_goes_on(ranges, fedbench_data, publisher, tmp
     ]
     publisher.limit = None
     assert fedbench_data("qqp", "--download", "--any-size")[0] == 0
-    assert publisher.asked == [None, "bytes=1000-"]
+    assert publisher.invited == [None, "bytes=1000-"]
 
 
 def test_something_else_than_the_published_file_is_refused(fedbench_data, publisher, tmp_path):
@@ -110,7 +110,7 @@ def test_files_put_there_by_hand_are_used_and_kept(fedbench_data, publisher, tmp
     by_hand.mkdir(parents=True)
     (by_hand / "QQP-clean.zip").write_bytes(publisher.content)
     assert fedbench_data("qqp", "--any-size")[0] == 0
-    assert publisher.asked == []
+    assert publisher.invited == []
     assert (by_hand / "QQP-clean.zip").exists()
 
 

@@ -55,7 +55,7 @@ def test_backward_fills_the_flat_gradient(name):
     backward(flat.module, settings)
     first = flat.g.clone()
     wanted, floor = dict(ordinary.named_parameters()), 1e-3 * flat.g.norm()
-    assert len(flat.places) == len(wanted)
+    assert len(flat.parameter_slices) == len(wanted)
     for key, parameter in flat.module.named_parameters():
         place = flat.place(parameter)
         assert parameter.grad.untyped_storage().data_ptr() == flat.g.untyped_storage().data_ptr(), (

@@ -133,7 +133,7 @@ def test_footnotes_say_what_a_reader_must_know(tmp_path):
         "smoke",
         {"source": "synthetic"},
         lambda labels, seed: {
-            **({"scoring": "mean_acc", "stamps": ["allow_adaptive: adam"]} if b(labels) else {}),
+            **({"scoring": "mean_acc", "caveats": ["allow_adaptive: adam"]} if b(labels) else {}),
         },
     )
     notes = Notes(one)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -51,11 +53,12 @@ def assemble(made: Parts, device: str = "cpu", group: Group | None = None) -> Fe
     shards = [torch.from_numpy(own).to(where) for own in made.shards]
     train, test = examples(made.data, "train", where), examples(made.data, "test", where)
     model = FlatModel(made.model, where)
+    algorithm = made.unbound.bind(replace(made.context, model=model))
     scalars, classes, tests = made.config.scalars, made.data.classes, made.split.local_tests
     local_tests = None if tests is None else [torch.from_numpy(own).to(where) for own in tests]
     group = group or Group()
     return Federation(
-        model, train, test, shards, made.algorithm, scalars, group, classes, local_tests=local_tests
+        model, train, test, shards, algorithm, scalars, group, classes, local_tests=local_tests
     )
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.algorithms.algorithm import Algorithm
-from fedbench.algorithms.modifier import Allocation, Modifier
+from fedbench.algorithms.context import BindContext, StepPlan
+from fedbench.algorithms.modifier import Modifier
 from fedbench.config.schema import ClientSettings, Scalars, ServerSettings
 from fedbench.core.flat_model import FlatModel
 from fedbench.data.batches import Examples, Sampler
@@ -61,8 +62,8 @@ class FixedSteps(Modifier):
 
     steps: tuple[int, ...] = ()
 
-    def num_steps(self, federation, index, cohort, steps):
-        return Allocation([self.steps[k] for k in cohort])
+    def num_steps(self, clients, index, cohort, steps):
+        return StepPlan([self.steps[k] for k in cohort])
 
 
 @dataclass
@@ -71,8 +72,8 @@ class FixedCohorts(Modifier):
 
     cohorts: tuple[tuple[int, ...], ...] = ()
 
-    def num_steps(self, federation, index, cohort, steps):
-        return Allocation(
+    def num_steps(self, clients, index, cohort, steps):
+        return StepPlan(
             [
                 count if k in self.cohorts[index] else 0
                 for k, count in zip(cohort, steps, strict=True)
@@ -110,12 +111,14 @@ def federation(
     )
     settings.eval.every = rounds
     algorithm.modifiers = dict(sorted(algorithm.modifiers.items(), key=lambda item: item[1].order))
+    model = FlatModel(TwoLayers())
+    context = BindContext(model, len(SHARDS), 2, rounds, settings.seed, settings.client.momentum)
     made = Federation(
-        FlatModel(TwoLayers()),
+        model,
         data,
         data,
         SHARDS,
-        algorithm,
+        algorithm.bind(context),
         settings,
         Group(),
         classes=2,

@@ -56,7 +56,7 @@ def study(
                 }
                 known |= {
                     "scoring": "global",
-                    "stamps": [],
+                    "caveats": [],
                     **_results(written.get("metrics.csv"), ended),
                 }
                 known["data"] |= data or {}

@@ -15,7 +15,7 @@ import torch
 from support import experiments
 from support.faulty_runs import WORDS
 
-from fedbench.training.divergence import DIVERGED_FACTOR, initial_loss, loss_limit, worst
+from fedbench.training.divergence import DIVERGED_FACTOR, loss_limit, worst
 
 QUICK = ("rounds=3", "client.epochs=1", "partition.clients=4", "runtime.workers=1")
 ALWAYS = (
@@ -85,8 +85,9 @@ def test_a_loss_past_the_stated_multiple_names_the_largest_step():
     assert loss_limit(10) == DIVERGED_FACTOR * math.log(10)
     for factor, broken in ((0.99, False), (1.01, True)):
         made = experiments.federation("rounds=1", *experiments.PLAIN)
-        limit = max(loss_limit(10), DIVERGED_FACTOR * initial_loss(made, 0))
-        made.limits.initial_loss = lambda client, made=made: initial_loss(made, 0)
+        initial = made.divergence.initial_loss(0)
+        made.divergence.initial_loss = lambda client, initial=initial: initial
+        limit = max(loss_limit(10), DIVERGED_FACTOR * initial)
         original = made.trainer._steps
 
         def steps(facts, local, memories, made=made, original=original, loss=factor * limit):
@@ -136,7 +137,7 @@ def test_a_loss_that_was_large_from_the_start_is_no_divergence(fedbench, tmp_pat
 
 def test_the_initial_model_is_asked_once_and_only_about_a_suspicious_loss():
     made = experiments.federation("rounds=1", *experiments.PLAIN)
-    asked, limits = [], made.limits
+    asked, limits = [], made.divergence
     limits.initial_loss = lambda client: asked.append(client) or 50.0
     assert not limits.exceeded(limits.guessing, 3)
     assert limits.exceeded(math.nan, 3)
@@ -150,15 +151,15 @@ def test_the_initial_model_is_asked_once_and_only_about_a_suspicious_loss():
 
 def test_the_initial_model_is_that_of_the_seed_after_rounds_and_after_a_resume():
     made = experiments.federation("rounds=2", *experiments.PLAIN)
-    before = [initial_loss(made, client) for client in (None, 0, 4)]
+    before = [made.divergence.initial_loss(client) for client in (None, 0, 4)]
     for _ in made.rounds():
         pass
-    assert [initial_loss(made, client) for client in (None, 0, 4)] == before
+    assert [made.divergence.initial_loss(client) for client in (None, 0, 4)] == before
     made.load_global()
     assert made.evaluator.score().loss != before[0]
     resumed = experiments.federation("rounds=2", *experiments.PLAIN)
     resumed.state.restore_server(made.state.server_tensors())
-    assert [initial_loss(resumed, client) for client in (None, 0, 4)] == before
+    assert [resumed.divergence.initial_loss(client) for client in (None, 0, 4)] == before
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_cohorts_and_batches_are_the_same_for_every_method():
     plans = []
     for algo in ("fedavg", "scaffold", "fedbn", "fednova"):
         made = experiments.federation(f"algo={algo}", "cohort=2", *experiments.PLAIN)
-        facts = [made.plan(index) for index in range(5)]
+        facts = [made.plan_round(index) for index in range(5)]
         batches = [index.tolist() for index in made.sampler.indices(1, 3, made.shards[3], 4)]
         plans.append(([fact.cohort for fact in facts], batches, made.state.w.tolist()))
     assert all(plan == plans[0] for plan in plans)
@@ -184,7 +184,7 @@ def test_the_rate_decays_by_round():
         "client.lr_decay.every=10",
         *experiments.PLAIN,
     )
-    assert [made.plan(index).lr for index in (0, 9, 10, 20)] == [0.4, 0.4, 0.2, 0.1]
+    assert [made.plan_round(index).lr for index in (0, 9, 10, 20)] == [0.4, 0.4, 0.2, 0.1]
 
 
 def test_the_first_new_rate_may_come_earlier_or_later():
@@ -195,9 +195,9 @@ def test_the_first_new_rate_may_come_earlier_or_later():
         *experiments.PLAIN,
     )
     early = experiments.federation(*words, "client.lr_decay.first=9")
-    assert [early.plan(index).lr for index in (0, 8, 9, 18, 19)] == [0.4, 0.4, 0.2, 0.2, 0.1]
+    assert [early.plan_round(index).lr for index in (0, 8, 9, 18, 19)] == [0.4, 0.4, 0.2, 0.2, 0.1]
     late = experiments.federation(*words, "client.lr_decay.first=25")
-    assert [late.plan(index).lr for index in (0, 4, 24, 25, 34, 35)] == [
+    assert [late.plan_round(index).lr for index in (0, 4, 24, 25, 34, 35)] == [
         0.4,
         0.4,
         0.4,
@@ -219,11 +219,11 @@ def test_no_stray_cpu_tensor(algo, optimizer):
     """
     words = f"algo={algo} client.optimizer={optimizer}".split()
     made = experiments.federation(*words, *experiments.BATCH_NORM, device="meta")
-    facts = made.plan(0)
+    facts = made.plan_round(0)
     before, memories = made.state.receive(facts.cohort[0])
     trained = made.trainer(facts, 0, made.shards[facts.cohort[0]], before, memories)
     assert trained.local.update.device.type == "meta"
-    made.state.remember(facts.cohort[0], trained.finished)
+    made.state.remember(facts.cohort[0], trained.results)
     for memory in made.state.clients.values():
         assert all(
             value.device.type == "meta" for state in memory.values() for value in state.values()

@@ -83,7 +83,7 @@ def test_before_and_after_by_hand():
     federation = made(*experiments.PLAIN)
     record = next(federation.rounds())
     rows, start = record.score.clients, federation.state.w.clone()
-    facts = federation.facts(
+    plan = federation.plan_for(
         1, federation.eligible, [federation.planned[k] for k in federation.eligible]
     )
     for position, row in enumerate(rows):
@@ -93,7 +93,7 @@ def test_before_and_after_by_hand():
         for trained in (False, True):
             before, memories = federation.state.receive(client)
             if trained:
-                federation.trainer(facts, position, federation.shards[client], before, memories)
+                federation.trainer(plan, position, federation.shards[client], before, memories)
             federation.model.module.eval()
             with torch.no_grad():
                 expected.append(

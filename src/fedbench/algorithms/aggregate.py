@@ -1,6 +1,4 @@
-"""The aggregate slot: the coefficients with which client updates are summed into one server
-update.
-"""
+"""The aggregate slot: the coefficients with which client updates are summed into one."""
 
 from __future__ import annotations
 
@@ -8,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedbench.algorithms.modifier import Round
-from fedbench.core.errors import nearest, require
+from fedbench.algorithms.context import RoundPlan
+from fedbench.core.fields import choice
 
 
 @dataclass
@@ -19,13 +17,11 @@ class Mean:
     needs_linear_solver: ClassVar[bool] = False
     extra_scalars: ClassVar[int] = 0  # uploaded by every client beside its update
 
-    def coefficients(self, facts: Round) -> list[float]:
-        return facts.weights
+    def coefficients(self, plan: RoundPlan) -> list[float]:
+        return plan.weights
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The settings as they enter a run's identity: those that cannot change a number at their
-        defaults.
-        """
+        """The settings as they enter a run's id: without those that cannot change a number."""
         return fields
 
 
@@ -41,74 +37,17 @@ class Nova(Mean):
 
     needs_linear_solver: ClassVar[bool] = True
     extra_scalars: ClassVar[int] = 2  # tau_k and ||a_k||_1
-    normaliser: str = "norm"
-    effective: str = "auto"
+    normaliser: str = choice("norm", ("norm", "steps"))
+    effective: str = choice("auto", ("auto", "norms"))
 
-    def __post_init__(self) -> None:
-        for key, value, choices in (
-            ("algo.normaliser", self.normaliser, ("norm", "steps")),
-            ("algo.effective", self.effective, ("auto", "norms")),
-        ):
-            require(value in choices, key, value, nearest(str(value), choices))
-
-    def coefficients(self, facts: Round) -> list[float]:
-        norms = (
-            facts.norms if self.normaliser == "norm" else [float(steps) for steps in facts.steps]
-        )
-        official_prox = self.effective == "auto" and facts.proximal > 0 and facts.momentum == 0
-        lengths = facts.steps if official_prox else norms
-        effective = math.fsum(p * length for p, length in zip(facts.weights, lengths, strict=True))
-        return [p * (effective / norm) for p, norm in zip(facts.weights, norms, strict=True)]
-
-
-@dataclass
-class LeaveOthersOut(Mean):
-    """FedNCV's server (Eqs. 9-12): every client's gradient minus the mean of the others', averaged.
-
-    Written out, the update is sum_k q_k update_k with q_k = p_k (1 - b sum_{j != k} o_j), o_j = p_j
-    / (1 - p_j), b = 1 as printed (`literal`): the q_k sum to zero, clients of equal size do not
-    move at all. `unbiased` is the result that the paper's Proposition 1 claims, the plain mean;
-    `beta` puts b = beta between them and, with `normalise`, divides by 1 - b.
-    """
-
-    variant: str = "unbiased"
-    beta: float = 0.5
-    normalise: bool = True
-
-    def __post_init__(self) -> None:
-        variants = ("unbiased", "literal", "beta")
-        require(
-            self.variant in variants,
-            "algo.variant",
-            self.variant,
-            nearest(str(self.variant), variants),
-        )
-        require(
-            0 <= self.beta < 1,
-            "algo.beta",
-            self.beta,
-            "a number from 0 to below 1 is allowed (literal is 1)",
-        )
-
-    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Only the variant `beta` reads beta and normalise."""
-        defaults = LeaveOthersOut()
-        return (
-            fields
-            if self.variant == "beta"
-            else {**fields, "beta": defaults.beta, "normalise": defaults.normalise}
-        )
-
-    def coefficients(self, facts: Round) -> list[float]:
-        p = facts.weights
-        if self.variant == "unbiased" or len(p) == 1:  # without others there is no control variate
-            return p
-        odds = [weight / (1.0 - weight) for weight in p]
-        total, b = math.fsum(odds), 1.0 if self.variant == "literal" else self.beta
-        scale = 1.0 / (1.0 - b) if self.variant == "beta" and self.normalise else 1.0
-        return [
-            scale * weight * (1.0 - b * (total - own)) for weight, own in zip(p, odds, strict=True)
-        ]
+    def coefficients(self, plan: RoundPlan) -> list[float]:
+        norms = plan.norms
+        if self.normaliser == "steps":
+            norms = [float(steps) for steps in plan.steps]
+        official_prox = self.effective == "auto" and plan.proximal > 0 and plan.momentum == 0
+        lengths = plan.steps if official_prox else norms
+        effective = math.fsum(p * length for p, length in zip(plan.weights, lengths, strict=True))
+        return [p * (effective / norm) for p, norm in zip(plan.weights, norms, strict=True)]
 
 
 def solver_norm(

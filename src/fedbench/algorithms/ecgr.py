@@ -1,5 +1,6 @@
-"""ECGR: local steps whose sum stays short count in full, the others are damped. ECGR paper, Eqs.
-3-11.
+"""ECGR: local steps whose sum stays short count in full, the others are damped.
+
+ECGR paper, Eqs. 3-11.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import torch
 from torch import Tensor
 
 from fedbench.algorithms.aggregate import Nova
-from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Scene
-from fedbench.core.errors import bad_value, nearest, require
+from fedbench.algorithms.context import ClientResult, LocalRun, Memory
+from fedbench.algorithms.modifier import Modifier
+from fedbench.core.errors import BadInput, bad_value, require
+from fedbench.core.fields import choice, number
 
 SELECTIONS = ("greedy", "norm_topk", "exact", "centred")
 BLOCK = 2**10  # columns of the trace that are turned into float64 at a time: they stay in the cache
@@ -28,8 +31,8 @@ GIBIBYTE = 2**30
 
 @dataclass
 class Ecgr(Modifier):
-    """With v_1 ... v_tau the parameter differences of the local steps, k = floor(ratio * tau) of
-    them are chosen:
+    """Of v_1 ... v_tau, the parameter differences of the local steps, floor(ratio * tau) are
+    chosen:
 
     u = sum_chosen v + beta * sum_rest v,    update <- u * ||sum v|| / ||u||
 
@@ -47,112 +50,83 @@ class Ecgr(Modifier):
     update_first = True
     records = ("ecgr_gamma",)
     records_steps = "ecgr_selected"
-    beta: float | None = None
-    ratio: float = 0.5
-    select: str = "greedy"
-    memory: float = 2.0
+    beta: float | None = number(None, at_least=0, at_most=1)
+    ratio: float = number(0.5, above=0, at_most=1)
+    select: str = choice("greedy", SELECTIONS)
+    memory: float = number(2.0, above=0, at_most=1e9)  # GiB
 
-    def bind(self, scene: Scene, key: str) -> None:
-        require(
-            self.select in SELECTIONS,
-            f"{key}.select",
-            self.select,
-            nearest(str(self.select), SELECTIONS),
-        )
-        require(
-            self.beta is None or 0 <= self.beta <= 1,
-            f"{key}.beta",
-            self.beta,
-            "a number from 0 to 1 is allowed",
-        )
-        require(
-            0 < self.ratio <= 1,
-            f"{key}.ratio",
-            self.ratio,
-            "a number above 0, at most 1, is allowed",
-        )
-        require(
-            0 < self.memory <= 1e9,
-            f"{key}.memory",
-            self.memory,
-            "a number of GiB above 0 is allowed",
-        )
-        super().bind(scene, key)
-        self.damping = (
-            self.beta
-            if self.beta is not None
-            else 0.5
-            if isinstance(scene.aggregate, Nova)
-            else 0.2
-        )
+    @property
+    def damping(self) -> float:
+        if self.beta is not None:
+            return self.beta
+        return 0.5 if isinstance(self.context.aggregate, Nova) else 0.2
 
     @property
     def active(self) -> bool:
         return self.damping != 1.0 and self.ratio != 1.0
 
-    @property
-    def most_steps(self) -> int | None:
-        return MOST_EXACT if self.select == "exact" else None
-
-    def check_room(self, steps: int, key: str, value: int) -> None:
+    def check_steps(self, steps: int | None, key: str, value: int) -> None:
         """The trace must fit into memory, or, past `memory`, into the folder of temporary files."""
-        size, total = (
-            4 * steps * self.where.size,
-            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        )
+        if self.select == "exact":
+            if steps is None:
+                raise BadInput("modifier=ecgr: select=exact must know the number of local steps")
+            words = f"must give at most {MOST_EXACT} local steps with select=exact, not {steps}"
+            require(steps <= MOST_EXACT, key, value, words)
+        if steps is None:
+            return
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         folder = tempfile.gettempdir()
-        room, place = (
-            shutil.disk_usage(folder).total,
-            f"the disk of {folder} (TMPDIR) and the memory",
-        )
+        size = 4 * steps * self.where.size
         if size <= self.memory * GIBIBYTE:
-            room, place = total, "the memory"
+            room, place = memory, "the memory"
+        else:
+            room = shutil.disk_usage(folder).total
+            place = f"the disk of {folder} (TMPDIR) and the memory"
         products = 8 * steps**2  # of every two steps, always in memory
-        if size > room or products > total:
-            most = min(room // (4 * self.where.size), math.isqrt(total // 8))
-            allowed = (
-                f"ecgr keeps all of {steps} local steps; {place} of this machine can hold {most} at"
-                " most"
-            )
-            raise bad_value(key, value, allowed)
+        if size > room or products > memory:
+            most = min(room // (4 * self.where.size), math.isqrt(memory // 8))
+            reason = f"ecgr keeps all of {steps} local steps; {place} of this machine can hold"
+            raise bad_value(key, value, f"{reason} {most} at most")
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "beta": self.damping, "memory": None}
 
-    def begin(self, local: Local, memory: Memory) -> None:
+    def begin(self, local: LocalRun, memory: Memory) -> None:
         shape = (local.shared_steps, self.where.size)
-        memory.scratch["path"] = _matrix(shape, local.model.w, self.memory * GIBIBYTE)
+        memory.scratch["trace"] = _matrix(shape, local.model.w, self.memory * GIBIBYTE)
         memory.scratch["start"] = self.where.read(local.before)
 
-    def stepped(self, local: Local, memory: Memory) -> None:
+    def stepped(self, local: LocalRun, memory: Memory) -> None:
         if not local.shared_frozen:
             row = local.step - (local.steps - local.shared_steps)
-            memory.scratch["path"][row] = self.where.read(local.model.w)
+            memory.scratch["trace"][row] = self.where.read(local.model.w)
 
-    def update(self, local: Local, memory: Memory) -> None:
-        path = memory.scratch.pop("path")
-        start = memory.scratch["start"].to(path.device)
-        count = max(1, int(self.ratio * len(path) + 1e-9))  # 0.29 of 100 steps are 29
-        chosen, gamma = list(range(len(path))), 1.0
-        if count < len(path):
-            gram = torch.zeros(len(path), len(path), dtype=torch.float64, device=path.device)
-            for steps in _differences(path, start):
+    def update(self, local: LocalRun, memory: Memory) -> None:
+        trace = memory.scratch.pop("trace")
+        start = memory.scratch["start"].to(trace.device)
+        count = max(1, int(self.ratio * len(trace) + 1e-9))  # 0.29 of 100 steps are 29
+        chosen, gamma = list(range(len(trace))), 1.0
+        if count < len(trace):
+            gram = torch.zeros(len(trace), len(trace), dtype=torch.float64, device=trace.device)
+            for steps in _differences(trace, start):
                 gram.addmm_(steps, steps.T)
             chosen = select(gram, count, self.select)
             coefficients = torch.full(
-                (len(path),), self.damping, dtype=torch.float64, device=path.device
+                (len(trace),), self.damping, dtype=torch.float64, device=trace.device
             )
             coefficients[chosen] = 1.0
             length, damped = gram.sum().clamp(min=0.0), coefficients @ gram @ coefficients
             if damped > 0:  # else there is nothing to scale: the plain sum stands
                 gamma = float((length / damped).sqrt())
-                result = torch.cat([coefficients @ steps for steps in _differences(path, start)])
+                result = torch.cat([coefficients @ steps for steps in _differences(trace, start)])
                 self.where.write(local.update, (gamma * result).to(local.update))
         memory.scratch["gamma"] = torch.tensor(gamma, dtype=torch.float64)
         memory.scratch["chosen"] = torch.tensor(chosen)
 
-    def finish(self, local: Local, memory: Memory) -> Finished:
-        return Finished(numbers=[memory.scratch["gamma"]], chosen=memory.scratch["chosen"].tolist())
+    def finish(self, local: LocalRun, memory: Memory) -> ClientResult:
+        return ClientResult(
+            numbers=[memory.scratch["gamma"]], chosen=memory.scratch["chosen"].tolist()
+        )
 
 
 def select(gram: Tensor, count: int, how: str) -> list[int]:
@@ -180,11 +154,11 @@ def select(gram: Tensor, count: int, how: str) -> list[int]:
     return chosen
 
 
-def _differences(path: Tensor, start: Tensor) -> Iterator[Tensor]:
+def _differences(trace: Tensor, start: Tensor) -> Iterator[Tensor]:
     """The steps between the recorded parameters, in float64, a block of columns at a time."""
-    for first in range(0, path.shape[1], BLOCK):
-        columns = slice(first, min(first + BLOCK, path.shape[1]))
-        after = path[:, columns].double()
+    for first in range(0, trace.shape[1], BLOCK):
+        columns = slice(first, min(first + BLOCK, trace.shape[1]))
+        after = trace[:, columns].double()
         before = torch.cat([start[None, columns].double(), after[:-1]])
         yield after - before
 

@@ -1,5 +1,4 @@
-"""FedGen: a generator of features, trained on the server against the clients' classifiers, helps
-local training.
+"""FedGen: a generator of features, trained on the server, helps local training.
 
 Zhu, Hong and Zhou, "Data-free knowledge distillation for heterogeneous federated learning", 2021;
 defaults from the authors' program for MNIST.
@@ -8,17 +7,28 @@ defaults from the authors' program for MNIST.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Round, Scene, State
-from fedbench.core.errors import BadInput, require
+from fedbench.algorithms.context import (
+    BindContext,
+    ClientResult,
+    LocalRun,
+    Memory,
+    RoundPlan,
+    State,
+)
+from fedbench.algorithms.modifier import Modifier, Needs
+from fedbench.core.errors import BadInput
+from fedbench.core.fields import count, number
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.optimizers import Adam
 from fedbench.core.seeding import derive, torch_generator
 from fedbench.models.base import Model
-from fedbench.training.client import Adam
 
 MOST = 10**6  # of any of its sizes and counts
 
@@ -29,11 +39,9 @@ class Network(Model):
     def __init__(self, noise: int, classes: int, hidden: int, latent: int):
         super().__init__()
         self.classes = classes
-        self.fc1, self.bn, self.fc2 = (
-            nn.Linear(noise + classes, hidden),
-            nn.BatchNorm1d(hidden),
-            nn.Linear(hidden, latent),
-        )
+        self.fc1 = nn.Linear(noise + classes, hidden)
+        self.bn = nn.BatchNorm1d(hidden)
+        self.fc2 = nn.Linear(hidden, latent)
 
     def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
         labels = functional.one_hot(labels, self.classes).to(noise.dtype)
@@ -54,79 +62,63 @@ class Generator(Modifier):
     """
 
     order = 3
-    needs_embedding = True
+    needs = Needs(embedding=True)
     collects = True
-    alpha: float = 10.0
-    beta: float = 10.0
-    decay: float = 0.98
-    generator_steps: int = 50
-    generator_lr: float = 3e-4
-    generator_decay: float = 1e-2
-    batch: int = 32
-    noise: int = 32
-    hidden: int = 256
-    early_stop: int = 20
+    alpha: float = number(10.0, at_least=0, at_most=1e30)
+    beta: float = number(10.0, at_least=0, at_most=1e30)
+    decay: float = number(0.98, above=0, at_most=1)
+    generator_steps: int = count(50, at_most=MOST)
+    generator_lr: float = number(3e-4, above=0, at_most=1e30)
+    generator_decay: float = number(1e-2, at_least=0, at_most=1e30)
+    batch: int = count(32, at_least=2, at_most=MOST)
+    noise: int = count(32, at_most=MOST)
+    hidden: int = count(256, at_most=MOST)
+    early_stop: int = count(20, at_most=MOST)
 
-    def bind(self, scene: Scene, key: str) -> None:
-        for name in ("generator_steps", "batch", "noise", "hidden", "early_stop"):
-            value, least = getattr(self, name), 2 if name == "batch" else 1
-            allowed = f"an integer from {least} to {MOST} is allowed"
-            require(least <= value <= MOST, f"{key}.{name}", value, allowed)
-        for name in ("alpha", "beta", "generator_decay"):
-            value = getattr(self, name)
-            require(
-                0 <= value <= 1e30, f"{key}.{name}", value, "a number from 0 to 1e30 is allowed"
-            )
-        require(
-            0 < self.generator_lr <= 1e30,
-            f"{key}.generator_lr",
-            self.generator_lr,
-            "a number above 0, at most 1e30, is allowed",
-        )
-        require(
-            0 < self.decay <= 1,
-            f"{key}.decay",
-            self.decay,
-            "a number above 0, at most 1, is allowed",
-        )
-        super().bind(scene, key)
-        model, head = scene.model, scene.model.module.head
-        if not isinstance(head, nn.Linear):
-            raise BadInput(
-                f"{key.replace('modifiers.', '')}: it needs a model whose head is one linear layer"
-            )
-        self.seed, self.classes, self.head = scene.seed, scene.classes, head
-        self.weight, self.bias = (
-            model.place(head.weight),
-            None if head.bias is None else model.place(head.bias),
-        )
+    def bind(self, context: BindContext, key: str) -> Self:
+        bound = super().bind(context, key)
+        if not isinstance(bound.head, nn.Linear):
+            name = key.replace("modifiers.", "")
+            raise BadInput(f"{name}: the model's head must be one linear layer")
+        return bound
+
+    @property
+    def head(self) -> nn.Linear:
+        return self.context.model.module.head
+
+    @property
+    def classes(self) -> int:
+        return self.context.classes
+
+    @cached_property
+    def generator(self) -> FlatModel:
+        model, seed = self.context.model, derive(self.context.seed, "generator")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(scene.seed, "generator"))
-            network = Network(self.noise, scene.classes, self.hidden, head.in_features).to(
-                model.w.dtype
-            )
-        self.flat = FlatModel(network, model.device)
+            torch.manual_seed(seed)
+            network = Network(self.noise, self.classes, self.hidden, self.head.in_features)
+        return FlatModel(network.to(model.w.dtype), model.device)
 
-    def extra_floats(self) -> tuple[int, int]:
-        return self.flat.size, self.classes
-
+    @property
     def upload_size(self) -> int:
         """The classifier, which is part of the client's update and not sent twice, and label
         counts.
         """
-        return self.head.weight.numel() + (0 if self.bias is None else self.classes) + self.classes
+        return sum(parameter.numel() for parameter in self.head.parameters()) + self.classes
+
+    def traffic(self, plan: RoundPlan) -> tuple[int, int]:
+        return self.generator.size * len(plan.invited), self.classes * len(plan.cohort)
 
     def init_server(self, model: FlatModel) -> State:
-        w, b = self.flat.w, self.flat.b
+        w, b = self.generator.w, self.generator.b
         moments = {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": w.new_zeros(())}
         return {"w": w.clone(), "b": b.clone(), "labels": w.new_zeros(self.classes), **moments}
 
-    def begin(self, local: Local, memory: Memory) -> None:
+    def begin(self, local: LocalRun, memory: Memory) -> None:
         memory.scratch["seen"] = local.model.w.new_zeros(self.classes)
-        self.flat.load(memory.server["w"], memory.server["b"])
-        self.flat.module.eval()
+        self.generator.load(memory.server["w"], memory.server["b"])
+        self.generator.module.eval()
 
-    def loss(self, local: Local, memory: Memory, loss: Tensor) -> Tensor:
+    def loss(self, local: LocalRun, memory: Memory, loss: Tensor) -> Tensor:
         y = local.batch.y
         memory.scratch["seen"] += torch.bincount(y, minlength=self.classes).to(loss.dtype)
         present = memory.server["labels"].nonzero().flatten()
@@ -145,29 +137,25 @@ class Generator(Modifier):
     def _features(self, labels: Tensor, like: Tensor) -> Tensor:
         noise = torch.rand(len(labels), self.noise, device=labels.device, dtype=like.dtype)
         with torch.no_grad():
-            return self.flat.module(noise, labels)
+            return self.generator.module(noise, labels)
 
-    def finish(self, local: Local, memory: Memory) -> Finished:
+    def finish(self, local: LocalRun, memory: Memory) -> ClientResult:
         w = local.before + local.update  # as the server gets it
-        parts = (
-            [w[self.weight], memory.scratch["seen"]]
-            if self.bias is None
-            else [w[self.weight], w[self.bias], memory.scratch["seen"]]
-        )
-        return Finished(upload=torch.cat(parts))
+        head = [w[local.model.place(parameter)] for parameter in self.head.parameters()]
+        return ClientResult(upload=torch.cat([*head, memory.scratch["seen"]]))
 
-    def server(self, facts: Round, state: State, uploaded: Tensor | None) -> State:
+    def server(self, plan: RoundPlan, state: State, uploaded: Tensor) -> State:
         """Train the generator against every client's classifier; all ranks do the same."""
         counts, heads = uploaded[:, -self.classes :], uploaded[:, : -self.classes]
         weights = label_weights(counts)
         present = (counts.sum(dim=0) > 0).to(state["labels"].dtype)
         choices = present.nonzero().flatten()
-        self.flat.load(state["w"], state["b"])
-        flat = self.flat
+        flat = self.generator
+        flat.load(state["w"], state["b"])
         flat.module.train()
         optimizer = Adam(
             [flat.parameter],
-            lr=self.generator_lr * self.decay**facts.index,
+            lr=self.generator_lr * self.decay**plan.index,
             weight_decay=self.generator_decay,
         )
         optimizer.state[flat.parameter] = {
@@ -175,7 +163,7 @@ class Generator(Modifier):
             "exp_avg": state["m"].clone(),
             "exp_avg_sq": state["v"].clone(),
         }
-        draw = torch_generator(self.seed, "generator training", facts.index)
+        draw = torch_generator(self.context.seed, "generator training", plan.index)
         for _ in range(self.generator_steps):
             y = choices[
                 torch.randint(len(choices), (self.batch,), generator=draw).to(choices.device)
@@ -199,7 +187,7 @@ class Generator(Modifier):
         size = self.head.weight.numel()
         matrices = heads[:, :size].reshape(len(heads), *self.head.weight.shape)
         logits = torch.einsum("kcf,bf->kbc", matrices, z)
-        if self.bias is not None:
+        if self.head.bias is not None:
             logits = logits + heads[:, None, size:]
         losses = functional.cross_entropy(
             logits.flatten(0, 1), y.repeat(len(heads)), reduction="none"

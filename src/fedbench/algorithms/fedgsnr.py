@@ -9,30 +9,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from fedbench.algorithms.modifier import Allocation, Local, Memory, Modifier, Round, Scene
-from fedbench.core.errors import nearest, require
-from fedbench.core.seeding import torch_generator
+from fedbench.algorithms.context import BindContext, Clients, LocalRun, Memory, RoundPlan, StepPlan
+from fedbench.algorithms.modifier import Modifier, Needs
+from fedbench.core.errors import require
+from fedbench.core.fields import choice, count, number
 from fedbench.parallel.exchange import gather, weighted_sum
 
-if TYPE_CHECKING:
-    from fedbench.training.federation import Federation
-
 MOST_STEPS = 10**6
-CHOICES = {
-    "samples": ("batch", "full"),
-    "variant": ("redistribute", "alg1", "first"),
-    "rounding": ("largest", "round", "floor"),
-}
+ONE_STEP = "with variant=first there is one step a round and nothing to sum up"
 
 
 @dataclass
 class Gsnr(Modifier):
-    """m_k and s_k, mean and variance of the gradients of single examples at the received model;
+    """With m_k and s_k the mean and variance of single examples' gradients at the received model,
     over the cohort
 
     m = sum p_k m_k,    s = sum p_k s_k + sum p_k (m_k - m)^2
@@ -51,75 +45,54 @@ class Gsnr(Modifier):
     """
 
     order = 70
-    needs_global_model = True
-    steps: int = 20
-    batch: int | None = None
-    samples: str = "batch"
-    variant: str = "redistribute"
-    rounding: str = "largest"
-    interpolation: float = 0.0
+    steps: int = count(20, at_most=MOST_STEPS)
+    batch: int | None = count(None, at_most=MOST_STEPS)
+    samples: str = choice("batch", ("batch", "full"))
+    variant: str = choice("redistribute", ("redistribute", "alg1", "first"))
+    rounding: str = choice("largest", ("largest", "round", "floor"))
+    interpolation: float = number(0.0, at_least=0, at_most=1)
 
-    def bind(self, scene: Scene, key: str) -> None:
-        for field, allowed in CHOICES.items():
-            value = getattr(self, field)
-            require(value in allowed, f"{key}.{field}", value, nearest(str(value), allowed))
-        for field in ("steps", "batch"):
-            value = getattr(self, field)
-            allowed = f"an integer from 1 to {MOST_STEPS} is allowed"
-            require(value is None or 1 <= value <= MOST_STEPS, f"{key}.{field}", value, allowed)
-        share, name = self.interpolation, f"{key}.interpolation"
-        require(0 <= share <= 1, name, share, "a number from 0 to 1 is allowed")
-        allowed = "it mixes numbers of steps, of which variant=first takes one; only 0 is allowed"
-        require(self.variant != "first" or share == 0, name, share, allowed)
-        super().bind(scene, key)
-        self.training_batch = scene.batch_size
+    def bind(self, context: BindContext, key: str) -> Self:
+        bound = super().bind(context, key)
+        words = "must be 0 with variant=first: it mixes numbers of steps, and that takes one"
+        fits = self.variant != "first" or self.interpolation == 0
+        require(fits, f"{key}.interpolation", self.interpolation, words)
+        return bound
 
     @property
-    def needs_linear_solver(self) -> bool:
-        return self.variant == "first"
-
-    @property
-    def needs_plain_sgd(self) -> str:
-        return (
-            "with variant=first there is one step a round and nothing to sum up"
-            if self.variant == "first"
-            else ""
-        )
+    def needs(self) -> Needs:
+        if self.variant != "first":
+            return Needs(global_model=True)
+        return Needs(linear_solver=True, global_model=True, no_momentum=ONE_STEP)
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """A run without interpolation is what it was before there was one; null stands for the
-        training batch.
-        """
-        fields = {**fields, "batch": None if self.batch == self.training_batch else self.batch}
-        return {key: value for key, value in fields.items() if key != "interpolation" or value != 0}
+        """null stands for the training batch."""
+        return {**fields, "batch": None if self.batch == self.context.batch_size else self.batch}
 
-    def traffic(self, facts: Round) -> tuple[int, int]:
-        """Mean and variance up, a number of steps down, for all who were asked, the left out,
-        too.
-        """
-        return len(facts.asked), 2 * self.where.size * len(facts.asked)
+    def traffic(self, plan: RoundPlan) -> tuple[int, int]:
+        """A number of steps down, mean and variance up, for all who were invited."""
+        return len(plan.invited), 2 * self.where.size * len(plan.invited)
 
-    def extra_gradients(self, facts: Round) -> int:
-        return int(sum(facts.notes["gsnr_examples"]))
+    def extra_gradients(self, plan: RoundPlan) -> int:
+        return int(sum(plan.notes["gsnr_examples"]))
 
     def num_steps(
-        self, federation: Federation, index: int, cohort: list[int], steps: list[int]
-    ) -> Allocation:
-        divisors = [
-            min(self.batch or federation.sampler.size(federation.sizes[k]), federation.sizes[k])
-            for k in cohort
-        ]
-        examples = divisors if self.samples == "batch" else [federation.sizes[k] for k in cohort]
-        ratios, scores = self._ratios(federation, index, cohort, divisors, examples)
+        self, clients: Clients, index: int, cohort: list[int], steps: list[int]
+    ) -> StepPlan:
+        sizes = [clients.sizes[k] for k in cohort]
+        batches = [self.batch or clients.batch_size(k) for k in cohort]
+        divisors = [min(batch, size) for batch, size in zip(batches, sizes, strict=True)]
+        examples = divisors if self.samples == "batch" else sizes
+        ratios, scores = self._ratios(clients, index, cohort, divisors, examples)
         taken = self._allocate(ratios)
-        if not any(
-            taken
-        ):  # every gradient is zero (or every alg1 share rounds to nothing): train as planned
+        if not any(taken):  # every gradient is zero, or every alg1 share rounds to nothing
             taken = [1 if self.variant == "first" else self.steps] * len(cohort)
-        return Allocation(
-            taken,
-            {"gsnr": scores, "gsnr_ratio": ratios, "gsnr_examples": [float(n) for n in examples]},
-        )
+        notes = {
+            "gsnr": scores,
+            "gsnr_ratio": ratios,
+            "gsnr_examples": [float(used) for used in examples],
+        }
+        return StepPlan(taken, notes)
 
     def _allocate(self, ratios: list[float]) -> list[int]:
         if self.variant == "first":
@@ -129,60 +102,41 @@ class Gsnr(Modifier):
             return [math.floor(share + 0.5) for share in shares]
         return allocate(ratios, self.steps, self.rounding, self.interpolation)
 
-    def update(self, local: Local, memory: Memory) -> None:
-        """`first`: steps * n_k times one step. Outside a round nothing is known, and n_k = 0 here
-        if it is all's.
-        """
+    def update(self, local: LocalRun, memory: Memory) -> None:
+        """`first`: steps * n_k times one step; n_k of all clients may be 0, and then one step."""
         if self.variant == "first" and "gsnr_ratio" in local.notes:
             local.update.mul_(self.steps * (local.notes["gsnr_ratio"] or 1.0))
 
     def _ratios(
         self,
-        federation: Federation,
+        clients: Clients,
         index: int,
         cohort: list[int],
         divisors: list[int],
         examples: list[int],
     ) -> tuple[list[float], list[float]]:
-        """n_k and r_k. Every rank has the moments of its own clients; only sums and a few numbers
-        are exchanged.
-        """
-        size, group, kind = self.where.size, federation.group, federation.state.w.dtype
-        weights, owners = federation.weights(cohort, cohort), [federation.owners[k] for k in cohort]
+        """n_k and r_k. Every rank has the moments of its own clients and exchanges only sums."""
+        size, group, kind = self.where.size, clients.group, clients.weights.dtype
+        weights = clients.cohort_weights(cohort)
+        owners = [clients.owners[k] for k in cohort]
         mine = [i for i, owner in enumerate(owners) if owner == group.rank]
-        moments = {i: self._moments(federation, index, cohort[i], examples[i]) for i in mine}
+        moments = {}
+        for i in mine:
+            mean, variance = clients.gradient_moments(cohort[i], examples[i], index)
+            moments[i] = self.where.read(mean), self.where.read(variance)
 
         def write_moments(i: int, row: Tensor) -> None:
             row[:size], row[size:] = moments[i]
 
         def write_spread(i: int, row: Tensor) -> None:
-            row[:] = (moments[i][0].cpu() - mean).square()
+            row[:] = (moments[i][0].cpu() - mean_of_all).square()
 
         both = weighted_sum(group, owners, weights, 2 * size, kind, write_moments)
-        mean, within = both[:size], both[size:]
-        variance = within + weighted_sum(group, owners, weights, size, kind, write_spread)
-        rows = [statistic(*moments[i], mean, variance, divisors[i]) for i in mine]
+        mean_of_all, within = both[:size], both[size:]
+        between = weighted_sum(group, owners, weights, size, kind, write_spread)
+        rows = [statistic(*moments[i], mean_of_all, within + between, divisors[i]) for i in mine]
         found = gather(group, torch.tensor(rows, dtype=torch.float64).reshape(len(mine), 2), owners)
         return found[:, 0].tolist(), found[:, 1].tolist()
-
-    def _moments(
-        self, federation: Federation, index: int, client: int, count: int
-    ) -> tuple[Tensor, Tensor]:
-        """Of the gradients of the data loss, with weight decay and control variates, at what the
-        client receives.
-        """
-        own = federation.shards[client]
-        before, memories = federation.state.receive(client)
-        if count < len(own):
-            generator = torch_generator(
-                federation.settings.seed, "gradient statistics", index, client
-            )
-            own = own[torch.randperm(len(own), generator=generator)[:count].to(own.device)]
-        mean, variance = federation.trainer.gradient_moments(own)
-        mean.add_(before, alpha=federation.settings.client.weight_decay)
-        for name, piece in federation.algorithm.modifiers.items():
-            piece.shift(memories[name], mean)
-        return self.where.read(mean), self.where.read(variance)
 
 
 def statistic(

@@ -1,21 +1,31 @@
-"""FedNCV's clients: a leave-one-out control variate over their own examples. FedNCV paper, Eqs.
-2-9, 14.
+"""FedNCV: leave-one-out control variates over a client's examples and over clients.
 
-The mean of g_i - alpha * mean_{j != i} g_j over a client's examples is (1 - alpha) times the mean
-gradient, whatever the data: what is left of it is a scale for the client's update.
+FedNCV paper, Eqs. 2-14. The mean of g_i - alpha * mean_{j != i} g_j over a client's examples is
+(1 - alpha) times the mean gradient, whatever the data: what is left of it is a scale for the
+client's update.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any, Self
 
 from torch import Tensor
 
-from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Scene, State
-from fedbench.core.errors import nearest, require
+from fedbench.algorithms.aggregate import Mean
+from fedbench.algorithms.context import (
+    BindContext,
+    ClientResult,
+    LocalRun,
+    Memory,
+    RoundPlan,
+    State,
+)
+from fedbench.algorithms.modifier import Modifier
+from fedbench.core.errors import require
+from fedbench.core.fields import choice, number
 from fedbench.core.flat_model import FlatModel
-
-MODES = ("none", "derivative", "difference")
 
 
 @dataclass
@@ -31,55 +41,38 @@ class LeaveOneOut(Modifier):
 
     order = 60
     records = ("ncv_alpha",)
-    alpha: float = 0.0
-    alpha_mode: str = "derivative"
-    alpha_rate: float = 0.01
-    alpha_max: float = 0.9
+    alpha: float = number(0.0, at_least=0)
+    alpha_mode: str = choice("derivative", ("none", "derivative", "difference"))
+    alpha_rate: float = number(0.01, at_least=0, at_most=1e30)
+    alpha_max: float = number(0.9, at_least=0, at_most=1)
 
-    def bind(self, scene: Scene, key: str) -> None:
-        require(
-            self.alpha_mode in MODES,
-            f"{key}.alpha_mode",
-            self.alpha_mode,
-            nearest(str(self.alpha_mode), MODES),
-        )
-        require(
-            0 <= self.alpha_max <= 1,
-            f"{key}.alpha_max",
-            self.alpha_max,
-            "a number from 0 to 1 is allowed",
-        )
-        allowed = f"a number from 0 to alpha_max, {self.alpha_max:g}, is allowed"
-        require(0 <= self.alpha <= self.alpha_max, f"{key}.alpha", self.alpha, allowed)
-        require(
-            0 <= self.alpha_rate <= 1e30,
-            f"{key}.alpha_rate",
-            self.alpha_rate,
-            "a number from 0 to 1e30 is allowed",
-        )
-        super().bind(scene, key)
+    def bind(self, context: BindContext, key: str) -> Self:
+        bound = super().bind(context, key)
+        words = f"must be at most alpha_max, {self.alpha_max:g}"
+        require(self.alpha <= self.alpha_max, f"{key}.alpha", self.alpha, words)
+        return bound
 
     @property
     def active(self) -> bool:
         return self.alpha != 0.0 or (self.alpha_mode != "none" and self.alpha_rate != 0.0)
 
-    def extra_floats(self) -> tuple[int, int]:
-        return 1, 0
+    def traffic(self, plan: RoundPlan) -> tuple[int, int]:
+        return len(plan.invited), 0
 
     def init_client(self, model: FlatModel) -> State:
         """`square` is the squared norm that a client sent last; below zero: it has not sent any."""
         return {"alpha": model.w.new_full((1,), self.alpha), "square": model.w.new_full((1,), -1.0)}
 
-    def update(self, local: Local, memory: Memory) -> None:
+    def update(self, local: LocalRun, memory: Memory) -> None:
         memory.scratch["square"] = self.where.read(local.update).square().sum().reshape(1)
         local.update.mul_(1.0 - self._alpha(local, memory))
 
-    def _alpha(self, local: Local, memory: Memory) -> Tensor:
+    def _alpha(self, local: LocalRun, memory: Memory) -> Tensor:
         """One example has no others to leave it out of."""
         alpha = memory.client["alpha"]
         return alpha if local.samples > 1 else alpha.new_zeros(1)
 
-    def finish(self, local: Local, memory: Memory) -> Finished:
+    def finish(self, local: LocalRun, memory: Memory) -> ClientResult:
         alpha, before = memory.client["alpha"], memory.client["square"]
         sent = memory.scratch["square"] * (1.0 - alpha) ** 2
         change = alpha.new_zeros(1)
@@ -88,4 +81,38 @@ class LeaveOneOut(Modifier):
         elif self.alpha_mode == "difference" and bool(before >= 0):
             change = before - sent
         new = (alpha - self.alpha_rate * change).clamp(0.0, self.alpha_max)
-        return Finished(client={"alpha": new, "square": sent}, numbers=[self._alpha(local, memory)])
+        state = {"alpha": new, "square": sent}
+        return ClientResult(client=state, numbers=[self._alpha(local, memory)])
+
+
+@dataclass
+class LeaveOthersOut(Mean):
+    """The server (Eqs. 9-12): every client's gradient minus the mean of the others', averaged.
+
+    Written out, the update is sum_k q_k update_k with q_k = p_k (1 - b sum_{j != k} o_j), o_j = p_j
+    / (1 - p_j), b = 1 as printed (`literal`): the q_k sum to zero, clients of equal size do not
+    move at all. `unbiased` is the result that the paper's Proposition 1 claims, the plain mean;
+    `beta` puts b = beta between them and, with `normalise`, divides by 1 - b.
+    """
+
+    variant: str = choice("unbiased", ("unbiased", "literal", "beta"))
+    beta: float = number(0.5, at_least=0, below=1)  # 1 would be `literal`
+    normalise: bool = True
+
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Only the variant `beta` reads beta and normalise."""
+        if self.variant == "beta":
+            return fields
+        return {**fields, "beta": None, "normalise": None}
+
+    def coefficients(self, plan: RoundPlan) -> list[float]:
+        p = plan.weights
+        if self.variant == "unbiased" or len(p) == 1:  # without others there is no control variate
+            return p
+        odds = [weight / (1.0 - weight) for weight in p]
+        total = math.fsum(odds)
+        b = 1.0 if self.variant == "literal" else self.beta
+        scale = 1.0 / (1.0 - b) if self.variant == "beta" and self.normalise else 1.0
+        return [
+            scale * weight * (1.0 - b * (total - own)) for weight, own in zip(p, odds, strict=True)
+        ]

@@ -1,24 +1,28 @@
-"""FedPGVC: what the last layers step along instead of their gradient. FedPGVC paper, Eqs. 8-10, 14,
-15.
+"""FedPGVC: what the last layers step along instead of their gradient, and the server of Eq. 16.
 
-The paper contradicts itself on the penalty rho, so its readings have names; see docs/algorithms.md.
-None but `code` leaves a linear solver behind on the mask, so client momentum is refused.
+FedPGVC paper, Eqs. 8-10, 14-16. The paper contradicts itself on the penalty rho, so its readings
+have names; see docs/algorithms.md. None but `code` leaves a linear solver behind on the mask, so
+client momentum is refused.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedbench.algorithms.modifier import Local, Memory, Modifier, Round, Scene, masked
-from fedbench.core.errors import nearest, require
+from fedbench.algorithms.context import BindContext, LocalRun, Memory, RoundPlan, State
+from fedbench.algorithms.modifier import Modifier, Needs, last_layers
+from fedbench.algorithms.server_optimizer import Add
+from fedbench.core.fields import choice, count, number
 from fedbench.core.flat_model import flatten
 
 LEAST_NORM = 1e-30  # a gradient of zero stays zero
 READINGS = ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add", "code")
+NO_MOMENTUM = "its steps on the last layers are no gradients that momentum may sum up"
 
 
 @dataclass
@@ -36,82 +40,75 @@ class Pgvc(Modifier):
     """
 
     order = 10
-    rho: str = "norm"
-    sigma: float = 1.0
-    layers: int = 2
-    skip: int = 0  # layers at the end that are left out before `layers` are counted
+    rho: str = choice("norm", READINGS)
+    sigma: float = number(1.0, above=0, at_most=1e6)
+    layers: int = count(2, at_least=0)
+    skip: int = count(0, at_least=0)  # layers at the end that are left out before `layers`
 
-    def bind(self, scene: Scene, key: str) -> None:
-        require(self.rho in READINGS, f"{key}.rho", self.rho, nearest(str(self.rho), READINGS))
-        require(
-            0 < self.sigma <= 1e6,
-            f"{key}.sigma",
-            self.sigma,
-            "a number above 0, at most 1e6, is allowed",
-        )
-        count = len(scene.model.layers)
-        allowed = f"the model has {count} layers with weights, so 0 to {count} are allowed"
-        require(0 <= self.skip <= count, f"{key}.skip", self.skip, allowed)
-        self.where = masked(scene, self.layers, key, self.skip)
-        self.pieces = scene.model.layers_in(self.where)
-        self.inputs = scene.model.parameters_in(self.where)
-        self.numbers = range(count - self.skip - self.layers, count - self.skip)
+    def bind(self, context: BindContext, key: str) -> Self:
+        bound = super().bind(context, key)
+        bound.where = last_layers(context, self.layers, key, self.skip)
+        return bound
+
+    @cached_property
+    def layer_slices(self) -> list[slice]:
+        """Of the values of `where`."""
+        return self.context.model.layers_in(self.where)
+
+    @cached_property
+    def parameters(self) -> list[nn.Parameter]:
+        return self.context.model.parameters_in(self.where)
 
     @property
     def active(self) -> bool:
         return self.layers != 0
 
     @property
-    def needs_plain_sgd(self) -> str:
-        return (
-            ""
-            if self.rho == "code"
-            else "its steps on the last layers are no gradients that momentum may sum up"
-        )
+    def needs(self) -> Needs:
+        return Needs(no_momentum="" if self.rho == "code" else NO_MOMENTUM)
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        known = fields if self.rho == "norm" else {**fields, "sigma": None}
-        return (
-            known if self.skip else {key: value for key, value in known.items() if key != "skip"}
-        )  # a later field
+        return fields if self.rho == "norm" else {**fields, "sigma": None}
 
-    def extra_gradients(self, facts: Round) -> int:
-        return sum(facts.samples) if self.rho == "code" else 0
+    def extra_gradients(self, plan: RoundPlan) -> int:
+        return sum(plan.samples) if self.rho == "code" else 0
 
-    def probe(self, local: Local, memory: Memory) -> None:
+    def probe(self, local: LocalRun, memory: Memory) -> None:
         """rho = 1/B sum_b l_b grad l_b, by one more backward pass through the last layers."""
         if self.rho in ("norm", "code") or local.shared_frozen:
             return
         each = local.batch.each
         weights = each.detach() / len(each)
-        memory.scratch["rho"] = flatten(
-            torch.autograd.grad(each, self.inputs, weights, retain_graph=True)
-        )
+        gradients = torch.autograd.grad(each, self.parameters, weights, retain_graph=True)
+        memory.scratch["rho"] = flatten(gradients)
 
-    def grad(self, local: Local, memory: Memory) -> None:
+    def grad(self, local: LocalRun, memory: Memory) -> None:
         if self.rho == "code" or local.shared_frozen:
             return
-        g, rho = self.where.read(local.model.g), memory.scratch.get("rho")
+        g = self.where.read(local.model.g)
+        if self.rho == "norm":
+            for layer in self.layer_slices:
+                g[layer].mul_(self.sigma / torch.linalg.vector_norm(g[layer]).clamp_(LEAST_NORM))
+        else:
+            self._penalise(g, memory.scratch["rho"])
+        if isinstance(self.where.index, Tensor):  # g is no view then
+            self.where.write(local.model.g, g)
+
+    def _penalise(self, g: Tensor, rho: Tensor) -> None:
         if self.rho == "eq15":
             g.mul_(rho)
         elif self.rho == "wdro":
             g.copy_(rho)
         elif self.rho == "add":
             g.add_(rho)
-        else:
-            for piece in self.pieces:  # one number a layer, weight and bias together
-                g[piece].mul_(self._scale(g[piece], None if rho is None else rho[piece]))
-        if isinstance(self.where.index, Tensor):  # g is no view then
-            self.where.write(local.model.g, g)
+        elif self.rho == "layer_norm":
+            for layer in self.layer_slices:
+                g[layer].mul_(torch.linalg.vector_norm(rho[layer]))
+        elif self.rho == "layer_mean":
+            for layer in self.layer_slices:
+                g[layer].mul_(rho[layer].mean())
 
-    def _scale(self, g: Tensor, rho: Tensor | None) -> Tensor:
-        if self.rho == "layer_norm":
-            return torch.linalg.vector_norm(rho)
-        if self.rho == "layer_mean":
-            return rho.mean()
-        return self.sigma / torch.linalg.vector_norm(g).clamp_(min=LEAST_NORM)
-
-    def update(self, local: Local, memory: Memory) -> None:
+    def update(self, local: LocalRun, memory: Memory) -> None:
         """`code`: s_l is the loss of example l times the mean entry of the summed gradient of
         *tensor* l.
 
@@ -119,19 +116,35 @@ class Pgvc(Modifier):
         """
         if self.rho != "code":
             return
-        model, trainer = local.model, local.trainer
-        numbers = [
-            number for number in self.numbers if number < min(local.samples, len(model.places))
-        ]
+        model = local.model
+        tensors, last = model.parameter_slices, len(model.layers) - self.skip
+        numbers = range(last - self.layers, min(last, local.samples, len(tensors)))
         if not numbers:
             return
-        summed = local.samples * trainer.gradient(
-            local.own, only=[model.places[number][0] for number in numbers]
-        )
-        for number in numbers:
-            x, y = trainer.train.batch(local.own[number : number + 1])
-            with torch.no_grad():
-                loss = trainer.loss(model.module(x), y)
-            _, start, stop = model.places[number]
-            layer = slice(model.layers[number].start, model.layers[number].stop)
+        summed = local.samples * local.own.gradient(only=[tensors[n][0] for n in numbers])
+        for n in numbers:
+            _, start, stop = tensors[n]
+            layer = slice(model.layers[n].start, model.layers[n].stop)
+            loss = local.own.loss_of(n)
             local.update[layer] -= local.lr * loss * summed[start:stop].mean() * model.w[layer]
+
+
+@dataclass
+class Eq16(Add):
+    """Eq. 16 as printed (`literal`) is w <- (1 - lr) w + mean y_k with lr = eta_g.
+
+    Its coefficients sum to 2 - lr, so the model grows every round unless lr = 1; the convex
+    reading, (1 - lr) w + lr mean y_k, is the default.
+    """
+
+    literal: bool = False
+
+    def identity(self, fields: dict[str, Any], lr: float) -> dict[str, Any]:
+        return {**fields, "literal": self.literal and lr != 1.0}
+
+    def step(
+        self, plan: RoundPlan, weights: Tensor, update: Tensor, state: State
+    ) -> tuple[Tensor, State]:
+        if not self.literal or plan.server_lr == 1.0:  # the readings agree then, to the last bit
+            return update, state
+        return ((1.0 - plan.server_lr) * weights + update) / plan.server_lr, state

@@ -1,24 +1,26 @@
-"""FedPMVR: partial momentum on the last layers. FedPMVR paper, Eqs. 5, 6 and 12, and its algorithm
-box.
+"""FedPMVR: partial momentum on the last layers.
+
+FedPMVR paper, Eqs. 5, 6 and 12, and its algorithm box.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Self
 
-from fedbench.algorithms.modifier import (
-    Finished,
-    Local,
+from fedbench.algorithms.context import (
+    BindContext,
+    ClientResult,
+    LocalRun,
     Memory,
-    Modifier,
-    Round,
-    Scene,
+    RoundPlan,
     State,
-    masked,
+    zeros_like,
 )
-from fedbench.core.errors import nearest, require
-from fedbench.core.flat_model import FlatModel
+from fedbench.algorithms.modifier import Modifier, last_layers
+from fedbench.core.fields import choice, count, number
+from fedbench.core.flat_model import FlatModel, Selection
 
 VARIANTS = ("shrink", "ema", "accum", "eq12", "alg1", "code")
 
@@ -39,61 +41,49 @@ class Pmvr(Modifier):
     """
 
     order = 50
-    alpha: float = 0.1
-    variant: str = "shrink"
-    layers: int = 2
-    skip: int = 0  # layers at the end that are left out before `layers` are counted
+    alpha: float = number(0.1, at_least=0, at_most=1)
+    variant: str = choice("shrink", VARIANTS)
+    layers: int = count(2, at_least=0)
+    skip: int = count(0, at_least=0)  # layers at the end that are left out before `layers`
 
-    def bind(self, scene: Scene, key: str) -> None:
-        require(
-            self.variant in VARIANTS,
-            f"{key}.variant",
-            self.variant,
-            nearest(str(self.variant), VARIANTS),
-        )
-        require(0 <= self.alpha <= 1, f"{key}.alpha", self.alpha, "a number from 0 to 1 is allowed")
-        count = len(scene.model.layers)
-        allowed = f"the model has {count} layers with weights, so 0 to {count} are allowed"
-        require(0 <= self.skip <= count, f"{key}.skip", self.skip, allowed)
-        self.where = masked(scene, self.layers, key, self.skip)
-        self.rest = scene.model.without(scene.model.everything(), self.where)
+    def bind(self, context: BindContext, key: str) -> Self:
+        bound = super().bind(context, key)
+        bound.where = last_layers(context, self.layers, key, self.skip)
+        return bound
 
-    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return (
-            fields if self.skip else {key: value for key, value in fields.items() if key != "skip"}
-        )  # a later field
+    @cached_property
+    def rest(self) -> Selection:
+        """All parameters outside the last layers."""
+        model = self.context.model
+        return model.without(model.everything(), self.where)
 
     @property
     def active(self) -> bool:
         """With alpha 0, `alg1` still takes its step outside the last layers."""
-        return self.variant == "alg1" or (
-            self.layers != 0 and self.alpha != 0 and self.variant != "code"
-        )
+        does_something = self.layers != 0 and self.alpha != 0 and self.variant != "code"
+        return self.variant == "alg1" or does_something
 
     @property
     def remembers(self) -> bool:
         return self.variant in ("ema", "accum")
 
-    def extra_gradients(self, facts: Round) -> int:
-        return sum(facts.samples) if self.variant == "alg1" else 0
+    def extra_gradients(self, plan: RoundPlan) -> int:
+        return sum(plan.samples) if self.variant == "alg1" else 0
 
     def init_client(self, model: FlatModel) -> State:
-        return {"m": model.w.new_zeros(self.where.size)} if self.remembers else {}
+        return {"m": zeros_like(self.where, model)} if self.remembers else {}
 
-    def begin(self, local: Local, memory: Memory) -> None:
+    def begin(self, local: LocalRun, memory: Memory) -> None:
         if self.variant == "eq12":
-            memory.scratch["m"] = local.model.w.new_zeros(self.where.size)
+            memory.scratch["m"] = zeros_like(self.where, local.model)
 
-    def grad(self, local: Local, memory: Memory) -> None:
+    def grad(self, local: LocalRun, memory: Memory) -> None:
         if self.variant == "eq12":
-            m = (
-                memory.scratch["m"]
-                .mul_(self.alpha)
-                .add_(self.where.read(local.model.g), alpha=1 - self.alpha)
-            )
+            m, g = memory.scratch["m"], self.where.read(local.model.g)
+            m.mul_(self.alpha).add_(g, alpha=1 - self.alpha)
             self.where.write(local.model.g, m)
 
-    def update(self, local: Local, memory: Memory) -> None:
+    def update(self, local: LocalRun, memory: Memory) -> None:
         if self.variant == "shrink":
             self.where.add(local.update, self.where.read(local.update), -self.alpha)
         elif self.remembers:
@@ -102,9 +92,9 @@ class Pmvr(Modifier):
             memory.scratch["m"] = m
             self.where.add(local.update, m, -1.0)
         elif self.variant == "alg1":
-            gradient = local.trainer.gradient(local.own)
+            gradient = local.own.gradient()
             self.where.add(local.update, self.where.read(gradient), -self.alpha)
             self.rest.add(local.update, self.rest.read(gradient), -local.lr)
 
-    def finish(self, local: Local, memory: Memory) -> Finished:
-        return Finished(client={"m": memory.scratch["m"]}) if self.remembers else Finished()
+    def finish(self, local: LocalRun, memory: Memory) -> ClientResult:
+        return ClientResult(client={"m": memory.scratch["m"]} if self.remembers else {})

@@ -1,13 +1,15 @@
-"""FedProx: a pull towards the received model. Li et al., "Federated optimization in heterogeneous
-networks", 2020.
+"""FedProx: a pull towards the received model.
+
+Li et al., "Federated optimization in heterogeneous networks", 2020.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedbench.algorithms.modifier import Local, Memory, Modifier, Scene
-from fedbench.core.errors import require
+from fedbench.algorithms.context import LocalRun, Memory
+from fedbench.algorithms.modifier import Modifier
+from fedbench.core.fields import number
 
 
 @dataclass
@@ -20,7 +22,7 @@ class Prox(Modifier):
     """
 
     order = 20
-    mu: float = 0.01
+    mu: float = number(0.01, at_least=0)
 
     @property
     def active(self) -> bool:
@@ -30,15 +32,6 @@ class Prox(Modifier):
     def proximal(self) -> float:
         return self.mu
 
-    def bind(self, scene: Scene, key: str) -> None:
-        require(
-            0.0 <= self.mu <= 1e38,
-            f"{key}.mu",
-            self.mu,
-            "a finite number of at least 0, at most 1e38, is allowed",
-        )
-        super().bind(scene, key)
-
-    def grad(self, local: Local, memory: Memory) -> None:
+    def grad(self, local: LocalRun, memory: Memory) -> None:
         model, where = local.model, self.where
         where.add(model.g, where.read(model.w) - where.read(local.before), self.mu)

@@ -30,7 +30,7 @@ class Phase:
             ):  # it walks through all modules, which a client of two steps notices
                 model.module.train()
             return model.parameter
-        for parameter, start, stop in model.places:
+        for parameter, start, stop in model.parameter_slices:
             parameter.requires_grad_(self.trained.start <= start and stop <= self.trained.stop)
         model.module.train(self.trained.start == 0)
         model.module.head.train()
@@ -40,7 +40,7 @@ class Phase:
 
     def leave(self, model: FlatModel) -> None:
         if self.trained is not None:
-            for parameter, _, _ in model.places:
+            for parameter, _, _ in model.parameter_slices:
                 parameter.requires_grad_(True)
 
 

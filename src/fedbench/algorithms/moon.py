@@ -6,14 +6,17 @@ Li, He and Song, "Model-contrastive federated learning", 2021.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Scene
-from fedbench.core.errors import require
+from fedbench.algorithms.context import ClientResult, LocalRun, Memory
+from fedbench.algorithms.modifier import Modifier, Needs
+from fedbench.core.fields import SMALLEST, number
+from fedbench.core.flat_model import FlatModel
 
 PROJECTION = 256  # width of the projection in the authors' program
 
@@ -29,18 +32,18 @@ class Contrast(Modifier):
     """
 
     order = 2
-    needs_embedding = True
-    mu: float = 1.0
-    temperature: float = 0.5
+    needs = Needs(embedding=True)
+    mu: float = number(1.0, at_least=0, at_most=1e30)
+    temperature: float = number(0.5, at_least=SMALLEST, at_most=1e30)
     projection: bool = True
 
-    def bind(self, scene: Scene, key: str) -> None:
-        require(0 <= self.mu <= 1e30, f"{key}.mu", self.mu, "a number from 0 to 1e30 is allowed")
-        allowed = "a number from 1e-30 to 1e30 is allowed"
-        require(1e-30 <= self.temperature <= 1e30, f"{key}.temperature", self.temperature, allowed)
-        super().bind(scene, key)
-        if self.active:
-            self.received, self.previous = scene.model.twin(), scene.model.twin()
+    @cached_property
+    def received(self) -> FlatModel:
+        return self.context.model.twin()
+
+    @cached_property
+    def previous(self) -> FlatModel:
+        return self.context.model.twin()
 
     @property
     def active(self) -> bool:
@@ -58,24 +61,22 @@ class Contrast(Modifier):
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "projection": None}  # the network's identity says it
 
-    def begin(self, local: Local, memory: Memory) -> None:
+    def begin(self, local: LocalRun, memory: Memory) -> None:
         if memory.client:
             self.received.load(local.before, local.model.b)
             self.previous.load(memory.client["w"], memory.client["b"])
 
-    def loss(self, local: Local, memory: Memory, loss: Tensor) -> Tensor:
+    def loss(self, local: LocalRun, memory: Memory, loss: Tensor) -> Tensor:
         if not memory.client:
             return loss
         with torch.no_grad():
-            received, previous = (
-                twin.module.embed(local.batch.x) for twin in (self.received, self.previous)
-            )
-        return loss + self.mu * contrastive(
-            local.batch.embedding, received, previous, self.temperature
-        )
+            received = self.received.module.embed(local.batch.x)
+            previous = self.previous.module.embed(local.batch.x)
+        z = local.batch.embedding
+        return loss + self.mu * contrastive(z, received, previous, self.temperature)
 
-    def finish(self, local: Local, memory: Memory) -> Finished:
-        return Finished(client={"w": local.model.w.clone(), "b": local.model.b.clone()})
+    def finish(self, local: LocalRun, memory: Memory) -> ClientResult:
+        return ClientResult(client={"w": local.model.w.clone(), "b": local.model.b.clone()})
 
 
 def contrastive(z: Tensor, received: Tensor, previous: Tensor, temperature: float) -> Tensor:

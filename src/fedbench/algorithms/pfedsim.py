@@ -7,20 +7,25 @@ learning", 2023; the formulas are those of the authors' program, which is part o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
 from fedbench.algorithms.aggregate import Mean
-from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Round, Scene, State
-from fedbench.core.errors import require
-from fedbench.core.flat_model import FlatModel
+from fedbench.algorithms.context import (
+    ClientResult,
+    Clients,
+    LocalRun,
+    Memory,
+    RoundPlan,
+    State,
+)
+from fedbench.algorithms.modifier import Modifier
+from fedbench.core.fields import number
+from fedbench.core.flat_model import FlatModel, Selection
 from fedbench.parallel.exchange import Exchange
-
-if TYPE_CHECKING:
-    from fedbench.training.federation import Federation
 
 LARGEST = 0.9999  # of a similarity: two equal classifiers would weigh infinitely much
 ROW_ELEMENTS = 2**23  # of all clients' models that are exchanged at a time
@@ -33,21 +38,19 @@ def is_personal(warmup: float, index: int, rounds: int) -> bool:
 
 @dataclass
 class UntilWarm(Mean):
-    """The aggregate slot: FedAvg in the first phase; in the second the server's model stays as it
-    is.
-    """
+    """The aggregate slot: FedAvg in the first phase, nothing in the second."""
 
     warmup: float = 0.5
 
-    def coefficients(self, facts: Round) -> list[float]:
-        personal = is_personal(self.warmup, facts.index, facts.rounds)
-        return [0.0] * len(facts.weights) if personal else facts.weights
+    def coefficients(self, plan: RoundPlan) -> list[float]:
+        personal = is_personal(self.warmup, plan.index, plan.rounds)
+        return [0.0] * len(plan.weights) if personal else plan.weights
 
 
 @dataclass
 class Similarity(Modifier):
-    """Second phase: client i starts from extractor sum_j a_ij extractor_j and its own classifier,
-    trains, returns both.
+    """Second phase: client i starts from sum_j a_ij extractor_j and its own classifier, trains and
+    returns both.
 
     sim_ij = max(0, mean over classes of cos(classifier row of i, of j)), refreshed for pairs that
     meet in a round; a_ij is proportional to -log(1 - sim_ij) with sim_ii = 0.9999. Who has met
@@ -58,66 +61,70 @@ class Similarity(Modifier):
     order = 90
     personal = True
     collects = True
-    warmup: float = 0.5
+    warmup: float = number(0.5, at_least=0, at_most=1)
 
-    def bind(self, scene: Scene, key: str) -> None:
-        require(
-            0 <= self.warmup <= 1, f"{key}.warmup", self.warmup, "a number from 0 to 1 is allowed"
-        )
-        super().bind(scene, key)
-        self.name, self.clients, self.rounds = key.split(".")[-1], scene.clients, scene.rounds
-        self.body = scene.model.select([(0, scene.model.layers[-1].start)])
-        self.classifier = scene.model.place(scene.model.module.head.weight)
-        self.classes = scene.model.module.head.weight.shape[0]
+    @cached_property
+    def body(self) -> Selection:
+        model = self.context.model
+        return model.select([(0, model.layers[-1].start)])
 
+    @cached_property
+    def classifier(self) -> slice:
+        model = self.context.model
+        return model.place(model.module.head.weight)
+
+    @property
     def upload_size(self) -> int:
         return self.classifier.stop - self.classifier.start
 
-    def init_server(self, model: FlatModel) -> State:
-        return {"similarity": torch.eye(self.clients, dtype=torch.float64)}
+    def traffic(self, plan: RoundPlan) -> tuple[int, int]:
+        return 0, 0  # the classifier is part of the client's update and not sent twice
 
-    def start(self, federation: Federation, clients: list[int]) -> dict[int, Tensor]:
-        """Every rank mixes the models of the clients that it owns, from all clients' models, some
-        columns at a time.
+    def init_server(self, model: FlatModel) -> State:
+        return {"similarity": torch.eye(self.context.clients, dtype=torch.float64)}
+
+    def start(self, clients: Clients, index: int, members: list[int]) -> dict[int, Tensor]:
+        """Every rank mixes the models of its clients from all clients' models, some columns at a
+        time.
         """
-        state, group = federation.state, federation.group
-        if not is_personal(self.warmup, federation.done, self.rounds):
+        if not is_personal(self.warmup, index, self.context.rounds):
             return {}
-        weights = mixture(state.server[self.name]["similarity"]).to(state.w.dtype).cpu()
-        mine = [k for k in clients if federation.owners[k] == group.rank]
-        starts = {k: self._model(state, k).clone() for k in mine}
-        owned = [k for k in range(self.clients) if federation.owners[k] == group.rank]
-        width = max(1, ROW_ELEMENTS // self.clients)
+        group, owners, kind = clients.group, clients.owners, clients.weights.dtype
+        similarity = clients.server_state(self.name)["similarity"]
+        weights = mixture(similarity).to(kind).cpu()
+        mine = [k for k in members if owners[k] == group.rank]
+        starts = {k: self._model(clients, k).clone() for k in mine}
+        owned = [k for k, owner in enumerate(owners) if owner == group.rank]
+        width = max(1, ROW_ELEMENTS // len(owners))
         for first in range(0, self.body.size, width):
             columns = slice(first, min(first + width, self.body.size))
-            exchange = Exchange(group, federation.owners, columns.stop - first, state.w.dtype)
+            exchange = Exchange(group, owners, columns.stop - first, kind)
             for row, k in zip(exchange.mine, owned, strict=True):
-                row[:] = self._model(state, k)[columns]
+                row[:] = self._model(clients, k)[columns]
             exchange.send()
             rows = exchange.rows()
             for k in mine:
                 starts[k][columns] = (weights[k] @ rows).to(starts[k].device)
         return starts
 
-    def _model(self, state, client: int) -> Tensor:
-        kept = state.clients.get(client, {}).get(self.name)
-        return kept["w"] if kept else state.w
+    def _model(self, clients: Clients, client: int) -> Tensor:
+        kept = clients.client_state(client, self.name)
+        return kept["w"] if kept else clients.weights
 
-    def finish(self, local: Local, memory: Memory) -> Finished:
+    def finish(self, local: LocalRun, memory: Memory) -> ClientResult:
         sent = local.before + local.update
-        if not is_personal(self.warmup, local.round, self.rounds):
-            return Finished(upload=sent[self.classifier])
-        return Finished(client={"w": sent}, upload=sent[self.classifier])
+        if not is_personal(self.warmup, local.round, self.context.rounds):
+            return ClientResult(upload=sent[self.classifier])
+        return ClientResult(client={"w": sent}, upload=sent[self.classifier])
 
-    def server(self, facts: Round, state: State, uploaded: Tensor | None) -> State:
-        if not is_personal(self.warmup, facts.index, facts.rounds):
+    def server(self, plan: RoundPlan, state: State, uploaded: Tensor) -> State:
+        if not is_personal(self.warmup, plan.index, plan.rounds):
             return state
         similarity = state["similarity"].clone()
-        cohort = torch.tensor(facts.cohort, device=similarity.device)
-        met = similarities(uploaded.double().reshape(len(cohort), self.classes, -1)).to(
-            similarity.device
-        )
-        similarity[cohort[:, None], cohort] = met
+        cohort = torch.tensor(plan.cohort, device=similarity.device)
+        classes = self.context.model.module.head.weight.shape[0]
+        classifiers = uploaded.double().reshape(len(cohort), classes, -1)
+        similarity[cohort[:, None], cohort] = similarities(classifiers).to(similarity.device)
         return {"similarity": similarity}
 
 

@@ -7,94 +7,88 @@ II); Li et al., "On the effectiveness of partial variance reduction in federated
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from torch import Tensor
 
-from fedbench.algorithms.modifier import (
-    Finished,
-    Local,
+from fedbench.algorithms.context import (
+    BindContext,
+    ClientResult,
+    LocalRun,
     Memory,
-    Modifier,
-    Round,
-    Scene,
+    RoundPlan,
     State,
-    masked,
+    zeros_like,
 )
-from fedbench.core.errors import nearest, require
+from fedbench.algorithms.modifier import Modifier, Needs, last_layers
+from fedbench.core.fields import choice, count
 from fedbench.core.flat_model import FlatModel
-
-CORRECTIONS = ("inside", "outside")
 
 
 @dataclass
 class ControlVariate(Modifier):
-    """y <- y - eta * (g_k(y) - c_k + c), then c_k <- c_k - c + (w - y) / (eta * ||a_k||_1), all
-    zero at the start.
+    """y <- y - eta * (g_k(y) - c_k + c), then c_k <- c_k - c + (w - y) / (eta * ||a_k||_1).
 
-    The divisor is eta * K for plain SGD. With momentum there are two consistent pairs: `inside`,
-    the correction is part of the gradient and passes through the buffer, so the divisor is what the
-    buffer accumulates, ||a||_1; `outside`, the correction is applied after the optimizer's step and
-    the divisor is K. (The mixed pair makes c_k - c grow without bound.) c_k comes from the local
-    path itself, even when another modifier changes what is uploaded.
+    All variates are zero at the start. The divisor is eta * K for plain SGD. With momentum there
+    are two consistent pairs: `inside`, the correction is part of the gradient and passes through
+    the buffer, so the divisor is what the buffer accumulates, ||a||_1; `outside`, the correction is
+    applied after the optimizer's step and the divisor is K. (The mixed pair makes c_k - c grow
+    without bound.) c_k comes from the local steps themselves, even when another modifier changes
+    what is uploaded.
     """
 
     order = 30
-    needs_linear_solver = True
-    needs_global_model = True
+    needs = Needs(linear_solver=True, global_model=True)
     records = ("control_variate_norm",)
-    layers: int | None = None
-    correction: str = "inside"
+    layers: int | None = count(None, at_least=0)
+    correction: str = choice("inside", ("inside", "outside"))
 
-    def bind(self, scene: Scene, key: str) -> None:
-        require(
-            self.correction in CORRECTIONS,
-            f"{key}.correction",
-            self.correction,
-            nearest(self.correction, CORRECTIONS),
-        )
-        self.where = masked(scene, self.layers, key)
+    def bind(self, context: BindContext, key: str) -> Self:
+        bound = super().bind(context, key)
+        bound.where = last_layers(context, self.layers, key)
+        return bound
 
     @property
     def active(self) -> bool:
         return self.layers != 0
 
-    def extra_floats(self) -> tuple[int, int]:
-        return self.where.size, self.where.size
-
+    @property
     def upload_size(self) -> int:
         return self.where.size
 
+    def traffic(self, plan: RoundPlan) -> tuple[int, int]:
+        return self.where.size * len(plan.invited), self.where.size * len(plan.cohort)
+
     def init_server(self, model: FlatModel) -> State:
-        return {"c": model.w.new_zeros(self.where.size)}
+        return {"c": zeros_like(self.where, model)}
 
     def init_client(self, model: FlatModel) -> State:
-        return {"c": model.w.new_zeros(self.where.size)}
+        return {"c": zeros_like(self.where, model)}
 
     def shift(self, memory: Memory, gradient: Tensor) -> None:
         self.where.add(gradient, memory.server["c"] - memory.client["c"])
 
-    def begin(self, local: Local, memory: Memory) -> None:
+    def begin(self, local: LocalRun, memory: Memory) -> None:
         memory.scratch["correction"] = memory.server["c"] - memory.client["c"]
 
-    def grad(self, local: Local, memory: Memory) -> None:
+    def grad(self, local: LocalRun, memory: Memory) -> None:
         if self.correction == "inside":
             self.where.add(local.model.g, memory.scratch["correction"])
 
-    def stepped(self, local: Local, memory: Memory) -> None:
+    def stepped(self, local: LocalRun, memory: Memory) -> None:
         if self.correction == "outside" and not local.shared_frozen:
             self.where.add(local.model.w, memory.scratch["correction"], -local.lr)
 
-    def finish(self, local: Local, memory: Memory) -> Finished:
+    def finish(self, local: LocalRun, memory: Memory) -> ClientResult:
         divisor = local.norm if self.correction == "inside" else local.shared_steps
-        mean_gradient = self.where.read(local.path) / (-local.lr * divisor)
+        mean_gradient = self.where.read(local.raw_update) / (-local.lr * divisor)
         new = mean_gradient - memory.scratch["correction"]
-        return Finished(client={"c": new}, upload=new - memory.client["c"], numbers=[new.norm()])
+        change = new - memory.client["c"]
+        return ClientResult(client={"c": new}, upload=change, numbers=[new.norm()])
 
-    def upload_weights(self, facts: Round) -> list[float]:
-        """Over all clients, not over the cohort: that keeps c = mean of all c_k under partial
-        participation.
-        """
-        return facts.shares
+    def upload_weights(self, plan: RoundPlan) -> list[float]:
+        """Over all clients: that keeps c the mean of all c_k under partial participation."""
+        return plan.population_weights
 
-    def server(self, facts: Round, state: State, uploaded: Tensor | None) -> State:
+    def server(self, plan: RoundPlan, state: State, uploaded: Tensor) -> State:
         return {"c": state["c"] + uploaded}

@@ -77,7 +77,7 @@ class FlatModel:
         self.layers: list[Layer] = []
         self.buffer_layers: list[Layer] = []  # the slices of `b`
         parameters: list[tuple[nn.Parameter, nn.Module]] = []
-        self.places: list[
+        self.parameter_slices: list[
             tuple[nn.Parameter, int, int]
         ] = []  # every parameter and its slice of `w`
         buffers: list[tuple[nn.Module, str, Tensor]] = []
@@ -117,7 +117,7 @@ class FlatModel:
             view.copy_(parameter.detach())
             parameter.data = view
             parameter.grad = _shaped(self.g[position:end], parameter.shape)
-            self.places.append((parameter, position, end))
+            self.parameter_slices.append((parameter, position, end))
             position = end
 
     def _adopt_buffers(self, buffers: list[tuple[nn.Module, str, Tensor]]) -> None:
@@ -182,7 +182,9 @@ class FlatModel:
     def place(self, wanted: nn.Parameter) -> slice:
         """Where a parameter stands in `w`."""
         return next(
-            slice(start, stop) for parameter, start, stop in self.places if parameter is wanted
+            slice(start, stop)
+            for parameter, start, stop in self.parameter_slices
+            if parameter is wanted
         )
 
     def parameters_in(self, selection: Selection) -> list[nn.Parameter]:
@@ -190,7 +192,7 @@ class FlatModel:
         spans = selection.spans
         return [
             p
-            for p, start, stop in self.places
+            for p, start, stop in self.parameter_slices
             if any(low <= start and stop <= high for low, high in spans)
         ]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.context import BindContext
 from fedbench.config.validate import Config
+from fedbench.core.flat_model import FlatModel
 from fedbench.data.dataset import Dataset
 from fedbench.models.base import Model
 from fedbench.partitions.base import Split
@@ -23,12 +26,22 @@ class Parts:
     data: Dataset
     split: Split
     model: Model
-    algorithm: Algorithm
+    flat: FlatModel  # of `model`, on the CPU
+    algorithm: Algorithm  # bound to `flat`
+    unbound: Algorithm
+    context: BindContext
     folder: RunFolder
     id: str
 
     def __post_init__(self) -> None:
         self.config.folder = self.folder.path  # whoever gave the configuration finds the run
+
+    def on(self, device: torch.device) -> tuple[FlatModel, Algorithm]:
+        """The model on a rank's device, and the algorithm bound to it."""
+        if device.type == "cpu":
+            return self.flat, self.algorithm
+        flat = FlatModel(self.model, device)
+        return flat, self.unbound.bind(replace(self.context, model=flat))
 
     @property
     def shards(self) -> list[np.ndarray]:

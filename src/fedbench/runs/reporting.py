@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from fedbench.core.flat_model import FlatModel
 from fedbench.partitions.picture import save_picture
 from fedbench.partitions.statistics import class_counts, heterogeneity
 from fedbench.runs.folder import label, split_label, versions
@@ -64,7 +63,7 @@ def _class_table(counts: np.ndarray) -> str:
 
 def announce(parts: Parts, workers: int) -> None:
     """Say what is about to run."""
-    config, data, model = parts.config, parts.data, FlatModel(parts.model)
+    config, data, model = parts.config, parts.data, parts.flat
     last = ", ".join(layer.name for layer in model.layers[-2:])
     examples = f"{len(data.train_y):,} training and {len(data.test_y):,} test examples"
     scale = f"  scale {config.scalars.scale}" if config.scalars.scale else ""
@@ -77,8 +76,8 @@ def announce(parts: Parts, workers: int) -> None:
     held_out = sum(map(len, parts.split.local_tests or []))
     own_tests = f", {held_out:,} examples held out as the clients' own tests" if held_out else ""
     print(f"clients: {len(parts.shards)}, partition {parts.partition_hash()}{own_tests}")
-    for stamp in parts.algorithm.stamps:
-        print(f"note: {stamp}")
+    for caveat in parts.algorithm.caveats:
+        print(f"note: {caveat}")
     threads = config.scalars.runtime.threads
     print(f"software: {_software()}")
     print(
@@ -116,7 +115,7 @@ def summary_facts(
         "seed": scalars.seed,
         "rounds": federation.done,
         "scoring": algorithm.scoring,
-        "stamps": algorithm.stamps,
+        "caveats": algorithm.caveats,
         "data": _data_facts(parts),
         "partition_hash": parts.partition_hash(),
         "partition": {"draws": parts.split.tries, "moved_to_reach_min_samples": parts.split.moved},

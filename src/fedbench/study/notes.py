@@ -51,7 +51,7 @@ class Notes:
                 )
             elif data["note"] and "subset" not in data["note"]:
                 texts.append(f"Data: {data['name']}, {data['note']}.")
-            texts += [f"Stamp: {stamp}." for stamp in run.summary["stamps"]]
+            texts += [f"Caveat: {caveat}." for caveat in run.summary["caveats"]]
             if run.status == DIVERGED:
                 cause = run.summary["diverged"]
                 texts.append(

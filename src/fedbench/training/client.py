@@ -1,9 +1,8 @@
-"""Local training: the only forward, backward and optimizer step in the code base."""
+"""Local training: the only forward, backward and optimizer step of clients."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,26 +11,24 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from fedbench.algorithms.algorithm import Algorithm
-from fedbench.algorithms.modifier import Batch, Finished, Local, Memory, Round, chain
+from fedbench.algorithms.context import Batch, ClientResult, LocalRun, Memory, RoundPlan
+from fedbench.algorithms.modifier import chain
 from fedbench.config.schema import ClientSettings
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.optimizers import Adam, Sgd
 from fedbench.core.seeding import derive
 from fedbench.data.batches import Examples, Sampler
 
 Loss = Callable[..., Tensor]  # loss(outputs, targets, reduction="mean" | "none")
-
-
 GRADIENT_BATCH = 500  # examples at a time of a gradient over a client's whole data
 
 
 @dataclass
 class Trained:
-    """What one client's local training leaves: the update, the new memories, and numbers for the
-    record.
-    """
+    """What one client's local training leaves."""
 
-    local: Local
-    finished: dict[str, Finished]
+    local: LocalRun
+    results: dict[str, ClientResult]  # by modifier
     loss: Tensor  # mean of the data loss over the examples seen, a scalar on the device
     gradient_norms: Tensor | None  # of every layer, mean over the steps, when they were asked for
 
@@ -50,67 +47,70 @@ class Trainer:
         loss: Loss = functional.cross_entropy,
         gradient_norms: bool = False,
     ):
-        self.model, self.train, self.sampler, self.settings, self.seed = (
-            model,
-            train,
-            sampler,
-            settings,
-            seed,
-        )
-        self.modifiers, self.local_train, self.loss = (
-            algorithm.modifiers,
-            algorithm.local_train,
-            loss,
-        )
+        self.model = model
+        self.train = train
+        self.sampler = sampler
+        self.settings = settings
+        self.seed = seed
+        self.modifiers = algorithm.modifiers
+        self.local_train = algorithm.local_train
+        self.loss = loss
         self.gradient_norms = gradient_norms
         hooks = ("begin", "loss", "probe", "grad", "stepped", "update")
         self.hooks = {hook: chain(self.modifiers, hook) for hook in hooks}
-        self.needs_embedding = any(piece.needs_embedding for piece in self.modifiers.values())
+        self.needs_embedding = any(one.needs.embedding for one in self.modifiers.values())
 
     def __call__(
-        self, facts: Round, position: int, own: Tensor, before: Tensor, memories: dict[str, Memory]
+        self,
+        plan: RoundPlan,
+        position: int,
+        own: Tensor,
+        before: Tensor,
+        memories: dict[str, Memory],
     ) -> Trained:
-        """Train one member of the cohort on its `own` examples; the model holds what it starts
-        from, `before`.
+        """Train one member of the cohort on its `own` examples.
+
+        The model holds what the client starts from, `before`.
         """
-        model, client = self.model, facts.cohort[position]
-        local = Local(
+        model, client = self.model, plan.cohort[position]
+        local = LocalRun(
             client=client,
-            samples=facts.samples[position],
-            steps=facts.steps[position],
-            norm=facts.norms[position],
-            lr=facts.lr,
+            samples=plan.samples[position],
+            steps=plan.steps[position],
+            norm=plan.norms[position],
+            lr=plan.lr,
             model=model,
             before=before,
-            own=own,
-            trainer=self,
-            round=facts.index,
-            shared_steps=self.shared_steps(facts.samples[position], facts.steps[position]),
-            notes={name: values[facts.asked.index(client)] for name, values in facts.notes.items()},
+            own=ClientExamples(self, own),
+            round=plan.index,
+            shared_steps=self.shared_steps(plan.samples[position], plan.steps[position]),
+            notes={name: values[plan.invited.index(client)] for name, values in plan.notes.items()},
         )
-        seed_device(model.device, derive(self.seed, "training", facts.index, client))  # for dropout
+        seed_device(model.device, derive(self.seed, "training", plan.index, client))  # for dropout
         for name, begin in self.hooks["begin"]:
             begin(local, memories[name])
-        loss, norms = self._steps(facts, local, memories)
-        local.path = model.w - local.before
-        local.update = local.path
+        loss, norms = self._steps(plan, local, memories)
+        local.raw_update = model.w - local.before
+        local.update = local.raw_update
         if self.hooks["update"]:
-            local.update = local.path.clone()  # control variates still need the path itself
+            local.update = local.raw_update.clone()  # control variates need both
             for name, update in self.hooks["update"]:
                 update(local, memories[name])
-        finished = {
-            name: piece.finish(local, memories[name]) for name, piece in self.modifiers.items()
+        results = {
+            name: modifier.finish(local, memories[name])
+            for name, modifier in self.modifiers.items()
         }
-        return Trained(local, finished, loss, norms)
+        return Trained(local, results, loss, norms)
 
     def shared_steps(self, samples: int, steps: int) -> int:
         return self.local_train.shared_steps(steps, self.sampler.batches_per_epoch(samples))
 
     def _steps(
-        self, facts: Round, local: Local, memories: dict[str, Memory]
+        self, plan: RoundPlan, local: LocalRun, memories: dict[str, Memory]
     ) -> tuple[Tensor, Tensor | None]:
-        """All local steps, phase by phase: most methods have one. Returns the mean loss and
-        gradient norms.
+        """All local steps, phase by phase: most methods have one.
+
+        Returns the mean loss and the gradient norms.
         """
         model, train = self.model, self.train
         hooks = {
@@ -119,12 +119,12 @@ class Trainer:
         }
         total, seen = model.w.new_zeros(()), 0
         norms = model.w.new_zeros(len(model.layers)) if self.gradient_norms else None
-        batches = self.sampler.indices(facts.index, local.client, local.own, local.steps)
+        batches = self.sampler.indices(plan.index, local.client, local.own.index, local.steps)
         for phase in self.local_train.phases(
             model, local.steps, self.sampler.batches_per_epoch(local.samples)
         ):
             local.shared_frozen = phase.trained is not None and phase.trained.start > 0
-            optimizer = make_optimizer(phase.enter(model), self.settings, facts.lr)
+            optimizer = make_optimizer(phase.enter(model), self.settings, plan.lr)
             for index in islice(batches, phase.steps):
                 x, y = train.batch(index, training=True)
                 model.g.zero_()
@@ -145,11 +145,9 @@ class Trainer:
         return total / max(seen, 1), None if norms is None else norms / max(local.steps, 1)
 
     def _forward_backward(
-        self, local: Local, x: Tensor, y: Tensor, hooks: dict[str, list]
+        self, local: LocalRun, x: Tensor, y: Tensor, hooks: dict[str, list]
     ) -> Tensor:
-        """Gradients into `model.g`; returns the data loss, which modifiers may have changed before
-        backward.
-        """
+        """Gradients into `model.g`. Returns the data loss; modifiers may minimise another one."""
         module = self.model.module
         embedding = module.embed(x) if self.needs_embedding else None
         logits = module(x) if embedding is None else module.head(embedding)
@@ -167,7 +165,7 @@ class Trainer:
         local.batch = None
         return loss.detach()
 
-    def gradient(self, own: Tensor, only: list[nn.Parameter] | None = None) -> Tensor:
+    def gradient(self, own: Tensor, only: Sequence[nn.Parameter] | None = None) -> Tensor:
         """The mean gradient over these examples at the model's parameters, in evaluation mode.
 
         With `only`, the entries of the other parameters are zero: the backward pass goes no further
@@ -176,12 +174,12 @@ class Trainer:
         model = self.model
         model.module.eval()
         model.g.zero_()
-        for parameter, _, _ in model.places:
+        for parameter, _, _ in model.parameter_slices:
             parameter.requires_grad_(only is None or any(parameter is wanted for wanted in only))
         for index in own.split(GRADIENT_BATCH):
             x, y = self.train.batch(index)
             (self.loss(model.module(x), y, reduction="none").sum() / len(own)).backward()
-        for parameter, _, _ in model.places:
+        for parameter, _, _ in model.parameter_slices:
             parameter.requires_grad_(True)
         return model.g.clone()
 
@@ -198,48 +196,49 @@ class Trainer:
             x, y = self.train.batch(one)
             model.g.zero_()
             self.loss(model.module(x), y).backward()
-            difference = (
-                model.g - mean
-            )  # Welford's recursion: a difference of squares would lose small variances
+            # Welford's recursion: a difference of squares would lose small variances.
+            difference = model.g - mean
             mean.add_(difference, alpha=1.0 / count)
             squares.addcmul_(difference, model.g - mean)
         return mean, squares / max(len(index), 1)
 
 
+class ClientExamples:
+    """A client's own training examples, for work of modifiers outside the local steps."""
+
+    def __init__(self, trainer: Trainer, index: Tensor):
+        self.trainer = trainer
+        self.index = index
+
+    @property
+    def labels(self) -> Tensor:
+        return self.trainer.train.y[self.index]
+
+    @property
+    def steps_an_epoch(self) -> int:
+        return self.trainer.sampler.batches_per_epoch(len(self.index))
+
+    def gradient(self, only: Sequence[nn.Parameter] | None = None) -> Tensor:
+        return self.trainer.gradient(self.index, only)
+
+    def loss_of(self, number: int) -> Tensor:
+        x, y = self.trainer.train.batch(self.index[number : number + 1])
+        with torch.no_grad():
+            return self.trainer.loss(self.trainer.model.module(x), y)
+
+
 def seed_device(device: torch.device, seed: int) -> None:
-    """torch.manual_seed for one device: that function also queues calls, with their stack traces,
-    for all others.
-    """
+    """torch.manual_seed for one device: that function queues calls for all others, too."""
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
 
 
-def eager(optimizer: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """The same optimizer without its hooks for torch.compile and the profiler.
-
-    The first use of the former imports the compiler, 3.6 s in every process; the latter takes half
-    of the time of a small model's step.
-    """
-    step = torch.no_grad()(inspect.unwrap(optimizer.step))
-    step.hooked = True  # tells the constructor that there is nothing to wrap
-    methods = {
-        "add_param_group": inspect.unwrap(torch.optim.Optimizer.add_param_group),
-        "step": step,
-    }
-    return type(optimizer.__name__, (optimizer,), methods)
-
-
-Sgd, Adam = eager(torch.optim.SGD), eager(torch.optim.Adam)
-
-
 def make_optimizer(
     parameter: nn.Parameter, settings: ClientSettings, lr: float
 ) -> torch.optim.Optimizer:
-    """A fresh optimizer over the flat parameter: nothing of it survives the round, for any
-    method.
-    """
+    """A fresh optimizer over the flat parameter: nothing of it survives the round."""
     if settings.optimizer == "adam":
         return Adam([parameter], lr=lr, weight_decay=settings.weight_decay)
     return Sgd(

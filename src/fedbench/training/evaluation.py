@@ -1,6 +1,4 @@
-"""Scoring on the test set, sharded over the ranks and the same to the bit for any number of
-them.
-"""
+"""Scoring on the test set, shared by the ranks, with the same bits for any number of them."""
 
 from __future__ import annotations
 
@@ -22,22 +20,23 @@ from fedbench.training.client import Loss
 
 @dataclass
 class Score:
+    """What an evaluation found."""
+
     accuracy: float
     loss: float
-    predictions: (
-        Tensor  # classes on the test set: [examples], or [clients, examples] for personal models
-    )
+    # Classes on the test set: [examples], or [clients, examples] for personal models.
+    predictions: Tensor
     spread: float | None = None  # standard deviation over clients, for personal models
     losses: dict[int, float] = field(default_factory=dict)  # of every client, for personal models
-    others: dict[str, float] = field(
-        default_factory=dict
-    )  # more columns: other models, other test data
-    clients: list[dict[str, object]] = field(
-        default_factory=list
-    )  # rows about clients' own test data
+    # More columns: other models, other test data.
+    others: dict[str, float] = field(default_factory=dict)
+    # Rows about clients' own test data.
+    clients: list[dict[str, object]] = field(default_factory=list)
 
 
 class Evaluator:
+    """Scores the model as it is, on the test set or on a part of other examples."""
+
     def __init__(
         self,
         model: FlatModel,
@@ -47,13 +46,11 @@ class Evaluator:
         classes: int,
         loss: Loss,
     ):
-        self.model, self.test, self.group, self.classes, self.loss = (
-            model,
-            test,
-            group,
-            classes,
-            loss,
-        )
+        self.model = model
+        self.test = test
+        self.group = group
+        self.classes = classes
+        self.loss = loss
         self.batch_size = batch_size
         starts = range(0, len(test), batch_size)
         self.batches = [slice(start, min(start + batch_size, len(test))) for start in starts]
@@ -65,20 +62,14 @@ class Evaluator:
         return self.test.y.to("cpu")
 
     def score(self) -> Score:
-        """The model as it stands. Batches are fixed and dealt out in turn; sums run in their
-        order.
-        """
+        """Batches are fixed and dealt out in turn; sums run in their order."""
         owners = [number % self.group.size for number in range(len(self.batches))]
-        mine = [
-            piece
-            for piece, owner in zip(self.batches, owners, strict=True)
-            if owner == self.group.rank
-        ]
+        mine = self.batches[self.group.rank :: self.group.size]
         width = self.batches[0].stop
         predictions = torch.zeros(len(mine), width, dtype=self.kind)
         losses = torch.zeros(len(mine), 1, dtype=torch.float64)
-        for row, piece in enumerate(mine):
-            predicted, loss = self._forward(piece)
+        for row, batch in enumerate(mine):
+            predicted, loss = self._forward(batch)
             predictions[row, : len(predicted)] = predicted
             losses[row] = loss
         predicted = gather(self.group, predictions, owners).flatten()[: len(self.test)]
@@ -107,23 +98,18 @@ class Evaluator:
             receive(client)
             weights = self._example_weights(class_counts[client], scoring)
             total = 0.0
-            for piece in self.batches:
-                predicted, loss = self._forward(piece, weights[piece])
-                predictions[row, piece] = predicted
+            for batch in self.batches:
+                predicted, loss = self._forward(batch, weights[batch])
+                predictions[row, batch] = predicted
                 total += float(loss)
             hits = (predictions[row] == self.labels).to(torch.float64)
             results[row, 0], results[row, 1] = hits @ weights, total
         results = gather(self.group, results, client_owners)
-        scored = (
-            (~results[:, 0].isnan()).nonzero().flatten().tolist()
-        )  # not who has no class of the test set
+        # Without those that have no class of the test set.
+        scored = (~results[:, 0].isnan()).nonzero().flatten().tolist()
         results = results[scored]
-        require(
-            len(results) > 0,
-            "algo.scoring",
-            scoring,
-            "no client has a class of the test set; mean_acc is allowed",
-        )
+        words = "must be mean_acc: no client has a class of the test set"
+        require(len(results) > 0, "algo.scoring", scoring, words)
         spread = float(results[:, 0].std(correction=0))
         predictions = gather(self.group, predictions, client_owners)
         losses = dict(
@@ -136,17 +122,13 @@ class Evaluator:
     def softmax(self) -> Tensor:
         """Probabilities of all classes for every test example, by the model as it stands."""
         owners = [number % self.group.size for number in range(len(self.batches))]
-        mine = [
-            piece
-            for piece, owner in zip(self.batches, owners, strict=True)
-            if owner == self.group.rank
-        ]
+        mine = self.batches[self.group.rank :: self.group.size]
         rows = torch.zeros(len(mine), self.batches[0].stop * self.classes)
         self.model.module.eval()
         with torch.inference_mode():
-            for row, piece in zip(rows, mine, strict=True):
+            for row, batch in zip(rows, mine, strict=True):
                 outputs = functional.softmax(
-                    self.model.module(self.test.batch(piece)[0]).float(), dim=1
+                    self.model.module(self.test.batch(batch)[0]).float(), dim=1
                 )
                 row[: outputs.numel()] = outputs.flatten().to("cpu")
         return gather(self.group, rows, owners).view(-1, self.classes)[: len(self.test)]
@@ -158,8 +140,8 @@ class Evaluator:
         self.model.module.eval()
         hits, loss = 0, 0.0
         with torch.inference_mode():
-            for piece in index.split(self.batch_size):
-                x, y = examples.batch(piece)
+            for batch in index.split(self.batch_size):
+                x, y = examples.batch(batch)
                 outputs = self.model.module(x)
                 hits += int((outputs.argmax(dim=1) == y).sum())
                 loss += float(self.loss(outputs, y, reduction="none").double().sum())
@@ -175,11 +157,11 @@ class Evaluator:
         share = torch.where(available > 0, counts.to("cpu", torch.float64), 0.0)
         return (share / share.sum() / available.clamp(min=1.0))[self.labels]
 
-    def _forward(self, piece: slice, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _forward(self, batch: slice, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Predicted classes of one batch and its summed (or weighted) loss, on the CPU."""
         self.model.module.eval()
         with torch.inference_mode():
-            x, y = self.test.batch(piece)
+            x, y = self.test.batch(batch)
             outputs = self.model.module(x)
             each = self.loss(outputs, y, reduction="none").double()
             loss = each.sum() if weights is None else each @ weights.to(each.device)

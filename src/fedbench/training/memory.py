@@ -67,10 +67,10 @@ def available(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup"))
     """
     try:
         lines = [line.split() for line in (proc / "meminfo").read_text().splitlines()]
-        facts = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
-        swap = facts.get("SwapFree", 0)
+        plan = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+        swap = plan.get("SwapFree", 0)
         rooms = [
-            facts["MemAvailable"],
+            plan["MemAvailable"],
             *_rooms_of_groups((proc / "self/cgroup").read_text(), groups),
         ]
     except (

@@ -1,5 +1,4 @@
-"""How good clients' models are on data of their own: as received, and after one round of local
-training.
+"""How good clients' models are on data of their own, as received and after local training.
 
 The FedNCV paper reports both. Every client is asked at every evaluation, whether it takes part in
 rounds or not; the local training is the one that the client would do in the next round, with the
@@ -8,16 +7,14 @@ same batches, and is thrown away.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedbench.parallel.exchange import gather
-
-if TYPE_CHECKING:
-    from fedbench.training.federation import Federation
+from fedbench.parallel.processes import Group
 
 STAGES = ("before", "after")
 
@@ -31,9 +28,7 @@ class LocalScores:
     numbers: Tensor  # [clients, 4]: accuracy and loss before, accuracy and loss after
 
     def columns(self) -> dict[str, float]:
-        """Mean and standard deviation over clients, and the mean weighted by their test
-        examples.
-        """
+        """Mean and standard deviation over clients, and the mean weighted by test examples."""
         found = {}
         weights = torch.tensor(self.sizes, dtype=torch.float64)
         for position, stage in enumerate(STAGES):
@@ -57,26 +52,14 @@ class LocalScores:
         ]
 
 
-def score_clients(federation: Federation, local_tests: list[Tensor]) -> LocalScores:
-    """All ranks take part, each with the clients that it owns."""
-    clients = [k for k in federation.eligible if len(local_tests[k])]
-    owners = [federation.owners[k] for k in clients]
-    facts = federation.facts(federation.done, clients, [federation.planned[k] for k in clients])
-    federation.prepare_starts(clients)
-    found = []
-    for position, client in enumerate(clients):
-        if owners[position] != federation.group.rank:
-            continue
-        before, memories = federation.state.receive(client)
-        scores = [*_score(federation, local_tests[client])]
-        federation.trainer(facts, position, federation.shards[client], before, memories)
-        found.append([*scores, *_score(federation, local_tests[client])])
+def score_clients(
+    group: Group, tests: dict[int, int], owners: list[int], score: Callable[[int], list[float]]
+) -> LocalScores:
+    """`score` gives the four numbers of a client. All ranks take part, each with its own clients.
+
+    `tests` has the number of test examples of every client that has any.
+    """
+    client_owners = [owners[client] for client in tests]
+    found = [score(client) for client in tests if owners[client] == group.rank]
     rows = torch.tensor(found, dtype=torch.float64).reshape(len(found), 4)
-    return LocalScores(
-        clients, [len(local_tests[k]) for k in clients], gather(federation.group, rows, owners)
-    )
-
-
-def _score(federation: Federation, own: Tensor) -> tuple[float, float]:
-    """Accuracy and loss of the model as it stands."""
-    return federation.evaluator.score_part(federation.trainer.train, own)
+    return LocalScores(list(tests), list(tests.values()), gather(group, rows, client_owners))

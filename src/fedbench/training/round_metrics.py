@@ -1,23 +1,18 @@
-"""What a round leaves for the books: losses, communication, work, and whether training has broken
-down.
-"""
+"""What a round leaves for the record: losses, communication, work, a row a client."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedbench.algorithms.algorithm import Algorithm
-from fedbench.algorithms.modifier import Round
+from fedbench.algorithms.context import RoundPlan
 from fedbench.core.flat_model import FlatModel
+from fedbench.training.client import Trained
 from fedbench.training.divergence import Divergence, broken_layer, loss_limit
 from fedbench.training.evaluation import Score
-
-if TYPE_CHECKING:
-    from fedbench.training.client import Trained
 
 FIXED = 3  # numbers that every client leaves: training loss, drift, blamed layer
 
@@ -28,9 +23,8 @@ class Record:
 
     round: int  # counted from 1
     numbers: dict[str, float]
-    clients: list[dict[str, object]] = field(
-        default_factory=list
-    )  # a row for each client that was asked
+    # A row for each client that was invited.
+    clients: list[dict[str, object]] = field(default_factory=list)
     score: Score | None = None  # None when this round is not evaluated
     diverged: Divergence | None = None  # when training broke down
 
@@ -44,24 +38,23 @@ class Totals:
     gradients: int = 0  # per-example gradient evaluations
     seconds: float = 0.0
 
-    def count(self, facts: Round, algorithm: Algorithm, examples: int, bytes_a_float: int) -> None:
-        """Add a round. Communication is that of the trainable parameters (buffers are not counted)
-        and extras.
-        """
-        down = algorithm.shared.size * len(facts.asked)
-        up = (algorithm.shared.size + algorithm.aggregate.extra_scalars) * len(facts.cohort)
-        for piece in algorithm.modifiers.values():
-            more_down, more_up = piece.traffic(facts)
+    def count(
+        self, plan: RoundPlan, algorithm: Algorithm, examples: int, bytes_a_float: int
+    ) -> None:
+        """Add a round. Communication: trainable parameters (no buffers), and methods' extras."""
+        down = algorithm.shared.size * len(plan.invited)
+        up = (algorithm.shared.size + algorithm.aggregate.extra_scalars) * len(plan.cohort)
+        for modifier in algorithm.modifiers.values():
+            more_down, more_up = modifier.traffic(plan)
             down, up = down + more_down, up + more_up
-            examples += piece.extra_gradients(facts)
+            examples += modifier.extra_gradients(plan)
         self.bytes_down += down * bytes_a_float
         self.bytes_up += up * bytes_a_float
         self.gradients += examples
 
 
-class Ledger:
-    """The numbers that a client's work leaves: how they stand in the row that ranks exchange, and
-    what they are called.
+class ClientNumbers:
+    """The numbers that a client's work leaves: the row that ranks exchange, and its columns.
 
     Side by side: training loss, drift, the layer that is to blame should the loss be out of bounds
     (else -1), batch counters, what modifiers record, gradient norms, and chosen steps (their
@@ -69,42 +62,37 @@ class Ledger:
     """
 
     def __init__(self, model: FlatModel, algorithm: Algorithm, gradient_norms: bool, classes: int):
-        self.model, self.algorithm, self.suspicious = model, algorithm, loss_limit(classes)
-        self.names = [column for piece in algorithm.modifiers.values() for column in piece.records]
-        self.steps_names = [
-            piece.records_steps for piece in algorithm.modifiers.values() if piece.records_steps
-        ]
-        self.norm_names = (
-            [f"gradient_norm/{layer.name}" for layer in model.layers] if gradient_norms else []
-        )
+        self.model = model
+        self.suspicious = loss_limit(classes)
+        modifiers = list(algorithm.modifiers.values())
+        self.names = [column for modifier in modifiers for column in modifier.records]
+        self.steps_names = [one.records_steps for one in modifiers if one.records_steps]
+        layers = model.layers if gradient_norms else []
+        self.norm_names = [f"gradient_norm/{layer.name}" for layer in layers]
         self.first = FIXED + len(model.counters)
 
-    def width(self, facts: Round) -> int:
+    def width(self, plan: RoundPlan) -> int:
         fixed = self.first + len(self.names) + len(self.norm_names)
-        return fixed + len(self.steps_names) * max(facts.steps)
+        return fixed + len(self.steps_names) * max(plan.steps)
 
     def write(self, row: Tensor, trained: Trained) -> None:
-        """The drift is how far the client's model is from what it received, as SCAFFOLD's authors
-        use the word.
-        """
-        finished = trained.finished.values()
-        loss = float(trained.loss)
-        blamed = (
-            -1 if loss <= self.suspicious else broken_layer(self.model.layers, trained.local.path)
-        )
-        numbers = [loss, trained.local.path.norm(), blamed, *self.model.counters.tolist()]
-        numbers += [number for left in finished for number in left.numbers]
+        """The drift is how far the client's model is from what it received (SCAFFOLD's word)."""
+        results = list(trained.results.values())
+        loss, update = float(trained.loss), trained.local.raw_update
+        blamed = -1
+        if not loss <= self.suspicious:  # also when it is not a number
+            blamed = broken_layer(self.model.layers, update)
+        numbers = [loss, update.norm(), blamed, *self.model.counters.tolist()]
+        numbers += [number for result in results for number in result.numbers]
         if trained.gradient_norms is not None:
             numbers += trained.gradient_norms.tolist()
         row.fill_(-1.0)
-        row[: len(numbers)] = torch.tensor(
-            [float(number) for number in numbers], dtype=torch.float64
-        )
-        rest = row[len(numbers) :].tensor_split(max(len(self.steps_names), 1))
-        for chosen, steps in zip(
-            [left.chosen for left in finished if left.chosen], rest, strict=False
-        ):
-            steps[: len(chosen)] = torch.tensor(chosen)
+        values = [float(number) for number in numbers]
+        row[: len(values)] = torch.tensor(values, dtype=torch.float64)
+        rest = row[len(values) :].tensor_split(max(len(self.steps_names), 1))
+        chosen = [result.chosen for result in results if result.chosen]
+        for own, steps in zip(chosen, rest, strict=False):
+            steps[: len(own)] = torch.tensor(own)
 
     def losses(self, numbers: Tensor) -> Tensor:
         return numbers[:, 0]
@@ -112,41 +100,35 @@ class Ledger:
     def counters(self, numbers: Tensor) -> Tensor:
         return numbers[:, FIXED : self.first]
 
-    def means(self, facts: Round, numbers: Tensor) -> dict[str, float]:
-        """What a round's row of the metrics shows: the weighted mean of the drift, plain means of
-        the rest.
-        """
-        means = {
-            "client_drift": float(torch.tensor(facts.weights, dtype=torch.float64) @ numbers[:, 1])
-        }
+    def means(self, plan: RoundPlan, numbers: Tensor) -> dict[str, float]:
+        """For a round's row of the metrics: the drift's weighted mean, plain means of the rest."""
+        weights = torch.tensor(plan.weights, dtype=torch.float64)
         recorded = numbers[:, self.first : self.first + len(self.names)].mean(dim=0).tolist()
+        means = {"client_drift": float(weights @ numbers[:, 1])}
         return means | dict(zip(self.names, recorded, strict=True))
 
-    def rows(self, facts: Round, numbers: Tensor, sizes: list[int]) -> list[dict[str, object]]:
-        """A row for every client that was asked; one that was left out has no steps and no numbers
-        of training.
-        """
-        rows, columns = [], ["train_loss", "drift", *self.names, *self.norm_names]
-        places = {client: place for place, client in enumerate(facts.cohort)}
-        for asked, client in enumerate(facts.asked):
+    def rows(self, plan: RoundPlan, numbers: Tensor, sizes: list[int]) -> list[dict[str, object]]:
+        """A row for every client that was invited; without numbers if it was then left out."""
+        columns = ["train_loss", "drift", *self.names, *self.norm_names]
+        positions = {client: position for position, client in enumerate(plan.cohort)}
+        rows = []
+        for invited, client in enumerate(plan.invited):
+            position = positions.get(client)
             row: dict[str, object] = {
-                "round": facts.index + 1,
+                "round": plan.index + 1,
                 "client": client,
                 "samples": sizes[client],
+                "steps": 0 if position is None else plan.steps[position],
+                "weight": 0.0 if position is None else plan.weights[position],
             }
-            place = places.get(client)
-            row["steps"] = 0 if place is None else facts.steps[place]
-            row["weight"] = 0.0 if place is None else facts.weights[place]
-            values = (
-                []
-                if place is None
-                else [*numbers[place, :2].tolist(), *numbers[place, self.first :].tolist()]
-            )
+            values: list[float] = []
+            if position is not None:
+                own = numbers[position]
+                values = [*own[:2].tolist(), *own[self.first :].tolist()]
             row |= dict(zip(columns, values or [""] * len(columns), strict=False))
-            row |= {name: note[asked] for name, note in facts.notes.items()}
-            chosen = torch.tensor(values[len(columns) :]).tensor_split(
-                max(len(self.steps_names), 1)
-            )
+            row |= {name: note[invited] for name, note in plan.notes.items()}
+            rest = torch.tensor(values[len(columns) :])
+            chosen = rest.tensor_split(max(len(self.steps_names), 1))
             for name, steps in zip(self.steps_names, chosen, strict=False):
                 row[name] = " ".join(str(int(step)) for step in steps if step >= 0)
             rows.append(row)

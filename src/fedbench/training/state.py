@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedbench.algorithms.algorithm import Algorithm
-from fedbench.algorithms.modifier import Finished, Memory, State
+from fedbench.algorithms.context import ClientResult, Memory, State
 from fedbench.core.flat_model import FlatModel, Selection
 from fedbench.parallel.exchange import weighted_sum
 from fedbench.parallel.processes import Group
@@ -18,27 +18,31 @@ OWN_PART = "local"  # the entry of a client's memory that holds the parameters i
 
 
 class ExperimentState:
+    """The server's model and state, and the memories of this rank's clients."""
+
     def __init__(self, model: FlatModel, algorithm: Algorithm, owners: list[int], group: Group):
-        self.model, self.algorithm, self.owners, self.group = model, algorithm, owners, group
-        self.w, self.b, self.counters = model.w.clone(), model.b.clone(), model.counters.clone()
+        self.model = model
+        self.algorithm = algorithm
+        self.owners = owners
+        self.group = group
+        self.w = model.w.clone()
+        self.b = model.b.clone()
+        self.counters = model.counters.clone()
         self.server: dict[str, State] = {
-            name: piece.init_server(model) for name, piece in algorithm.modifiers.items()
+            name: modifier.init_server(model) for name, modifier in algorithm.modifiers.items()
         }
         self.server_opt: State = algorithm.server_opt.init(algorithm.shared.read(model.w))
         self.clients: dict[int, dict[str, State]] = {}
-        self.starts: dict[
-            int, Tensor
-        ] = {}  # what clients start from where it is not the server's; not kept
+        # What clients start from where it is not the server's; not kept from round to round.
+        self.starts: dict[int, Tensor] = {}
         self.clients_remember = algorithm.personal or any(
-            piece.remembers for piece in algorithm.modifiers.values()
+            modifier.remembers for modifier in algorithm.modifiers.values()
         )
 
     def receive(self, client: int) -> tuple[Tensor, dict[str, Memory]]:
-        """Load what a client starts from, the global model with its own part; returns it, and the
-        client's memories.
+        """Load what a client starts from: the global model with the client's own part.
 
-        The parameters that are returned must not be written to: without an own part they are the
-        server's.
+        Returns the parameters, which must not be written to, and the client's memories.
         """
         kept = self.clients.get(client, {})
         self._load_server()
@@ -54,14 +58,14 @@ class ExperimentState:
                 self.model.counters.copy_(own["counters"])
         return before, {
             name: Memory(
-                self.server[name], kept[name] if name in kept else piece.init_client(self.model)
+                self.server[name], kept[name] if name in kept else modifier.init_client(self.model)
             )
-            for name, piece in self.algorithm.modifiers.items()
+            for name, modifier in self.algorithm.modifiers.items()
         }
 
-    def remember(self, client: int, finished: dict[str, Finished]) -> None:
+    def remember(self, client: int, results: dict[str, ClientResult]) -> None:
         """Store what a client keeps after its work; the model still holds its final parameters."""
-        memory = {name: left.client for name, left in finished.items() if left.client}
+        memory = {name: left.client for name, left in results.items() if left.client}
         if self.algorithm.keeps_part:
             own = {"w": self.algorithm.kept.read(self.model.w).clone()}
             if self.algorithm.keeps_buffers:
@@ -75,9 +79,7 @@ class ExperimentState:
             self.clients[client] = memory
 
     def load_global(self, members: list[int], weights: list[float]) -> None:
-        """Put the global model into the flat model; what clients have of their own is their
-        weighted mean.
-        """
+        """Load the global model; of what clients have of their own, it has the weighted mean."""
         algorithm = self.algorithm
         part = algorithm.kept if algorithm.keeps_part else self.model.everything()
         own = self._mean_own_part(part, members, weights) if algorithm.personal else None
@@ -118,25 +120,25 @@ class ExperimentState:
     def client_tensors(self) -> dict[str, Tensor]:
         """The memories of this rank's clients under flat names, for a checkpoint."""
         return {
-            f"{client}/{piece}/{key}": value
+            f"{client}/{modifier}/{key}": value
             for client, memory in self.clients.items()
-            for piece, state in memory.items()
+            for modifier, state in memory.items()
             for key, value in state.items()
         }
 
     def restore_server(self, tensors: dict[str, Tensor]) -> None:
         device = self.model.device
         for name, value in tensors.items():
-            piece, _, key = name.rpartition("/")
-            if not piece:
+            modifier, _, key = name.rpartition("/")
+            if not modifier:
                 getattr(self, key).copy_(value)
-            elif piece == "server_opt":
+            elif modifier == "server_opt":
                 self.server_opt[key] = value.to(device)
             else:
-                self.server[piece.removeprefix("modifier/")][key] = value.to(device)
+                self.server[modifier.removeprefix("modifier/")][key] = value.to(device)
 
     def restore_client(self, name: str, value: Tensor) -> None:
-        client, piece, key = name.split("/")
-        self.clients.setdefault(int(client), {}).setdefault(piece, {})[key] = value.to(
+        client, modifier, key = name.split("/")
+        self.clients.setdefault(int(client), {}).setdefault(modifier, {})[key] = value.to(
             self.model.device
         )

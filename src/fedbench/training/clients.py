@@ -1,0 +1,61 @@
+"""What modifiers may ask about clients between rounds: `algorithms.context.Clients`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedbench.algorithms.context import State
+from fedbench.core.seeding import torch_generator
+from fedbench.parallel.processes import Group
+from fedbench.training.client import Trainer
+from fedbench.training.state import ExperimentState
+
+
+class FederationClients:
+    """The clients of a federation, as modifiers see them."""
+
+    def __init__(
+        self,
+        shards: list[Tensor],
+        owners: list[int],
+        group: Group,
+        state: ExperimentState,
+        trainer: Trainer,
+        cohort_weights: Callable[[list[int]], list[float]],
+    ):
+        self.shards = shards
+        self.sizes = [len(own) for own in shards]
+        self.owners = owners
+        self.group = group
+        self.state = state
+        self.trainer = trainer
+        self.cohort_weights = cohort_weights
+
+    @property
+    def weights(self) -> Tensor:
+        return self.state.w
+
+    def batch_size(self, client: int) -> int:
+        return self.trainer.sampler.size(self.sizes[client])
+
+    def server_state(self, modifier: str) -> State:
+        return self.state.server[modifier]
+
+    def client_state(self, client: int, modifier: str) -> State:
+        return self.state.clients.get(client, {}).get(modifier, {})
+
+    def gradient_moments(self, client: int, examples: int, index: int) -> tuple[Tensor, Tensor]:
+        trainer, own = self.trainer, self.shards[client]
+        before, memories = self.state.receive(client)
+        if examples < len(own):
+            generator = torch_generator(trainer.seed, "gradient statistics", index, client)
+            drawn = torch.randperm(len(own), generator=generator)[:examples]
+            own = own[drawn.to(own.device)]
+        mean, variance = trainer.gradient_moments(own)
+        mean.add_(before, alpha=trainer.settings.weight_decay)
+        for name, modifier in trainer.modifiers.items():
+            modifier.shift(memories[name], mean)
+        return mean, variance
