@@ -21,10 +21,10 @@ REFUSED = {
     "algo=fedgsnr algo.variant=first client.optimizer=adam": (
         "gsnr reads a mean gradient off the local update"
     ),
-    "algo=feddyn modifier=[pvr]": "modifier=pvr: 'dynamic' of this algorithm corrects the same gradient",
+    "algo=feddyn modifier=[pvr]": "modifier=pvr: .dynamic. of this algorithm",
     "algo=pfedsim modifier=[control_variate]": "modifier=control_variate: it needs a global model",
     "algo=pfedsim modifier=[gsnr]": "modifier=gsnr: it needs a global model",
-    "algo=scaffold modifier=[pvr]": "modifier=pvr: the algorithm has this correction already, 'control_variate'",
+    "algo=scaffold modifier=[pvr]": "modifier=pvr: the algorithm has this correction already",
     "algo=scaffold client.optimizer=adam": (
         "control_variate reads a mean gradient off the local update"
     ),
