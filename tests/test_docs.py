@@ -1,18 +1,29 @@
-"""The example of docs/adding-a-method.md is executed, in a copy of the project, exactly as it is
-printed.
+"""The documentation is true: its example is executed exactly as it is printed, its commands are
+accepted, and the files and functions that it names exist.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import pytest
+import yaml
+from support import experiments
+
+from fedbench.algorithms.algorithm import build
 
 PROJECT = Path(__file__).parents[1]
 PAGE = PROJECT / "docs" / "adding-a-method.md"
+PAGES = [*sorted(PROJECT.glob("*.md")), *sorted(PROJECT.glob("docs/*.md"))]
+REFUSED = ("fedbench rounds=0", "fedbench algo=fedprx")  # printed to show how
+NEEDS_FILES = ("--", "hydra", "+hydra", "data.path", "partition.path", "algo=mine")
 
 
 def printed_files() -> dict[str, str]:
@@ -60,8 +71,76 @@ def test_the_example_runs(tmp_path):
     )  # its own tests, its preset, and two algorithms with it
 
 
+def printed_commands() -> list[str]:
+    """Every `fedbench ...` of an indented block, on one line and without its comment."""
+    commands = set()
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        commands |= set(re.findall(r"^    (?:\$ |torchrun .*-m )?(fedbench .*)$", text, flags=re.M))
+    lines = {" ".join(shlex.split(command, comments=True)) for command in commands}
+    return sorted(lines - {"fedbench", *REFUSED})
+
+
+def overrides_of(command: str) -> list[str]:
+    """The words that a composed configuration can be asked for; of a sweep the first value."""
+    words = [word for word in command.split()[1:] if "=" in word]
+    plain = [word for word in words if not any(part in word for part in (*NEEDS_FILES, "tag("))]
+    return [word if "[" in word else word.split(",")[0] for word in plain]
+
+
+@pytest.mark.parametrize("command", printed_commands())
+def test_a_printed_command_is_accepted(command, monkeypatch):
+    monkeypatch.setenv("SCRATCH", "scratch")
+    config = experiments.config(*overrides_of(command))
+    build(config.algo, config.scalars.client, config.scalars.server.weights)
+
+
+def test_many_commands_are_found():
+    commands = printed_commands()
+    assert len(commands) > 50
+    assert overrides_of("fedbench -m algo=fedavg,scaffold modifier=[pgvc,ecgr]") == [
+        "algo=fedavg",
+        "modifier=[pgvc,ecgr]",
+    ]
+
+
+def test_the_walk_through_a_round_names_what_exists():
+    text = (PROJECT / "docs" / "how-it-works.md").read_text()
+    steps = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", text, flags=re.M)
+    assert len(steps) > 15
+    for file, name in steps:
+        source = (PROJECT / "src" / "fedbench" / file).read_text()
+        assert re.search(rf"^ *(def|class) {name}\b", source, flags=re.M), f"{file}: {name}"
+
+
+def test_the_named_files_exist():
+    folders = (PROJECT, PROJECT / "src" / "fedbench")
+    for page in PAGES:
+        named = re.findall(r"`((?:[\w-]+/)+[\w-]*(?:\.(?:py|yaml))?)`", page.read_text())
+        for path in named:
+            if path.split("/")[0] in os.listdir(folders[0]) + os.listdir(folders[1]):
+                created = page == PAGE and path in printed_files()
+                found = any((folder / path).exists() for folder in folders)
+                assert found or created, f"{page.name}: {path}"
+
+
+def test_the_citation_names_the_version_of_the_package():
+    citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
+    package = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    assert citation["version"] == package["project"]["version"]
+    assert citation["license"] in (PROJECT / "LICENSE").read_text()
+
+
 def test_the_links_lead_somewhere():
-    for page in [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]*)?\)", page.read_text()):
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([\w-]*))?\)", page.read_text()):
             if not target.startswith(("http://", "https://")):
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+                file = page.parent / target if target else page
+                assert file.exists(), f"{page.name}: {target}"
+                assert not anchor or anchor in anchors(file), f"{page.name}: {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names under which a page's headings can be linked, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.M)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
