@@ -104,6 +104,15 @@ def test_many_commands_are_found():
     ]
 
 
+def test_the_choices_of_every_group_are_listed():
+    text = (PROJECT / "docs" / "using.md").read_text()
+    for folder in (PROJECT / "conf").iterdir():
+        if folder.is_dir() and folder.name not in ("hydra", "experiment"):
+            row = re.search(rf"^\| .*`{folder.name}`.* \| (.*) \|$", text, flags=re.M).group(1)
+            names = {file.stem for file in folder.glob("*.yaml") if file.stem[0] != "_"}
+            assert names <= set(re.findall(r"\w+", row)), folder.name
+
+
 def test_the_walk_through_a_round_names_what_exists():
     text = (PROJECT / "docs" / "how-it-works.md").read_text()
     steps = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", text, flags=re.M)
