@@ -4,6 +4,7 @@ accepted, and the files and functions that it names exist.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -131,6 +132,28 @@ def test_the_named_files_exist():
                 created = page == PAGE and path in printed_files()
                 found = any((folder / path).exists() for folder in folders)
                 assert found or created, f"{page.name}: {path}"
+
+
+def test_the_readme_picture_is_drawn_from_the_files_of_runs(tmp_path):
+    spec = importlib.util.spec_from_file_location(
+        "readme_picture", PROJECT / "scripts" / "readme_picture.py"
+    )
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    folders = []
+    for alpha in script.ALPHAS:
+        for seed in (0, 1):
+            folder = tmp_path / f"{alpha}-{seed}"
+            folder.mkdir()
+            config = {"partition": {"alpha": alpha}, "seed": seed}
+            (folder / "config.yaml").write_text(yaml.safe_dump(config))
+            (folder / "metrics.csv").write_text("round,test_accuracy\n1,0.25\n2,0.5\n")
+            folders.append(folder)
+    table = script.curves(folders)
+    assert len(table) == 12
+    assert set(table["alpha"]) == {float(alpha) for alpha in script.ALPHAS}
+    script.draw(table, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_citation_names_the_version_of_the_package():
