@@ -18,8 +18,8 @@ from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.modifier import Allocation, Modifier
 from fedbench.config.schema import ClientSettings, Scalars, ServerSettings
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.model import Model
 from fedbench.data.batches import Examples, Sampler
-from fedbench.models.base import Model
 from fedbench.parallel.processes import Group
 from fedbench.training.evaluation import Score
 from fedbench.training.federation import Federation

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from fedbench.algorithms.modifier import Finished, Local, Memory, Modifier, Round, Scene, State
 from fedbench.core.errors import BadInput, require
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.model import Model
 from fedbench.core.seeding import derive, torch_generator
-from fedbench.models.base import Model
 from fedbench.training.client import Adam
 
 MOST = 10**6  # of any of its sizes and counts
