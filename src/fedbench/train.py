@@ -40,13 +40,10 @@ def build_parts(config: Config) -> Parts:
     data = config.data.load(scalars.seed)
     split = config.partition.draw(data.train_y, data.classes, scalars.seed)
     split = hold_out(split, config.partition.local_test, scalars.seed)
-    allowed = f"at most the {len(split.parts)} clients of the partition are allowed"
-    require(
-        scalars.cohort is None or scalars.cohort <= len(split.parts),
-        "cohort",
-        scalars.cohort,
-        allowed,
-    )
+    shards = split.client_indices
+    fits = scalars.cohort is None or scalars.cohort <= len(shards)
+    rule = f"must be at most {len(shards)}, the number of clients"
+    require(fits, "cohort", scalars.cohort, rule)
     shape = (data.shape, data.classes, algorithm.projection)
     memory.check_model(lambda: config.model.network(*shape, vocabulary=data.vocabulary))
     with torch.random.fork_rng(devices=[]):
@@ -54,19 +51,19 @@ def build_parts(config: Config) -> Parts:
         model = config.model.network(*shape, vocabulary=data.vocabulary)
     config.model.load_weights(model)
     flat = FlatModel(model)
-    facts = (len(split.parts), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
+    facts = (len(shards), data.classes, scalars.rounds, scalars.seed, scalars.client.momentum)
     scene = Scene(flat, *facts, batch_size=scalars.client.batch_size)
     algorithm.bind(scene)  # refuses what makes no sense on this model
-    config.attack.check(len(split.parts), data.classes, sequences=data.vocabulary is not None)
-    allowed = f"it needs a global model, which algo={algorithm.name} has not"
-    require(not (scalars.eval.conformal and algorithm.personal), "eval.conformal", "true", allowed)
-    check_scoring(algorithm, config.attack, data, split.parts, scalars.seed)
+    config.attack.check(len(shards), data.classes, sequences=data.vocabulary is not None)
+    rule = f"must be false with algo={algorithm.name}, which has no global model"
+    require(not (scalars.eval.conformal and algorithm.personal), "eval.conformal", "true", rule)
+    check_scoring(algorithm, config.attack, data, shards, scalars.seed)
     algorithm.stamps += [note for note in [config.attack.note()] if note]
-    check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
-    number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
+    check_local_work(scalars, algorithm, [len(own) for own in shards], flat.has_batch_norm)
+    number = run_id(identity(config, algorithm, device, data.fingerprint(), len(shards)))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
     if device == "cpu" and (scalars.force or folder.finished() is None):
-        clients = 1 if algorithm.pooled else scalars.cohort or len(split.parts)
+        clients = 1 if algorithm.pooled else scalars.cohort or len(shards)
         memory.check_training(
             flat.size, workers_here(scalars, device), clients, scalars.client.momentum > 0
         )
@@ -75,12 +72,8 @@ def build_parts(config: Config) -> Parts:
 
 def pick_device(asked: str) -> str:
     available = torch.cuda.is_available()
-    require(
-        asked != "cuda" or available,
-        "runtime.device",
-        asked,
-        "there is no CUDA device here; cpu or auto is allowed",
-    )
+    rule = "must be cpu or auto: there is no CUDA device here"
+    require(asked != "cuda" or available, "runtime.device", asked, rule)
     return "cuda" if available and asked != "cpu" else "cpu"
 
 
