@@ -68,7 +68,9 @@ def _converted(schema: type, node: DictConfig, prefix: str) -> Any:
         section, _, last = key.rpartition(".")
         whole = OmegaConf.structured(schema)
         known = [str(k) for k in (OmegaConf.select(whole, section) if section else whole)]
-        raise BadInput(f"unknown key '{prefix}{key}': {nearest(last, known)}") from None
+        full_section = f"{prefix}{section}".rstrip(".")
+        suggestion = nearest(last, known, full_section)
+        raise BadInput(f"unknown key '{prefix}{key}': {suggestion}") from None
     except OmegaConfBaseException as error:
         key = str(error.full_key or error.key or "")
         reason = str(error.msg or error).splitlines()[0]

@@ -44,12 +44,15 @@ def require(condition: bool, key: str, value: object, rule: str) -> None:
         raise bad_value(key, value, rule)
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """`did you mean 'rounds'?` when a choice is close to the word, else a list of the choices."""
+def nearest(word: str, choices: Iterable[str], section: str = "") -> str:
+    """`did you mean 'rounds'?` when a choice is close to the word, else a list of the choices.
+
+    The suggestion names the section of a key as well: `did you mean 'client.epochs'?`
+    """
     choices = sorted(set(choices))
     close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
     if close:
-        return f"did you mean '{close[0]}'?"
+        return f"did you mean '{section}.{close[0]}'?" if section else f"did you mean '{close[0]}'?"
     return "choose from " + ", ".join(choices) if choices else "there is nothing to choose from"
 
 

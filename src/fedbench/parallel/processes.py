@@ -142,10 +142,8 @@ def settle(threads: int) -> None:
 
 
 def under_torchrun() -> bool:
-    return (
-        "TORCHELASTIC_RUN_ID" in os.environ
-        or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
-    )
+    """Whether torchrun started this process, or mpirun or srun with torchrun's variables."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 def speaks() -> bool:
