@@ -5,7 +5,6 @@ and say so.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from support import experiments
@@ -66,63 +65,6 @@ def test_what_has_a_meaning_is_not_refused(words):
 
 
 FEW = json.dumps([[0], [1, 2], [3, 4, 5], list(range(6, 40)), list(range(40, 73))])
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["algo=fedrep", "model=linear"],
-            "algo=fedrep: it needs a model with layers before the head, this one has none",
-        ),
-        (
-            ["algo=fedper", "model=linear"],
-            "algo=fedper: it needs a model with layers before the head, this one has none",
-        ),
-        (
-            ["algo=fedecgr", "algo.select=exact", "client.steps=30"],
-            (
-                "client.steps=30: at most 20 local steps are allowed with ecgr and these settings,"
-                " not 30"
-            ),
-        ),
-        (
-            ["modifier=[ecgr,gsnr]", "algo.modifiers.ecgr.select=exact"],
-            "needs to know the number of steps beforehand",
-        ),
-        (
-            ["algo=fedgsnr", "algo.interpolation=1.5"],
-            "interpolation=1.5: a number from 0 to 1 is allowed",
-        ),
-        (
-            ["algo=fedgsnr", "algo.variant=first", "algo.interpolation=0.5"],
-            "of which variant=first takes one",
-        ),
-        (["algo=moon", "algo.projection=128"], "algo.projection=128: true or false is allowed"),
-        (
-            ["diagnostics.gradient_norms=3"],
-            "diagnostics.gradient_norms=3: true or false is allowed",
-        ),
-        (
-            ["modifier=[ecgr]", "algo.modifiers.ecgr.bet=1"],
-            "did you mean 'algo.modifiers.ecgr.beta'?",
-        ),
-        (["algo.modifiers.ecgr.beta=1"], "it needs modifier=[ecgr]"),
-        (["algo=fedprox", "algo.modifiers.prox.mu=0.3"], "algo.mu has no effect"),
-        (
-            ["algo.local_train._target_=foo.bar"],
-            "algo.local_train._target_=foo.bar: the name of a class is allowed",
-        ),
-        (["algo=fedpmvr", "algo.variant=null"], "algo.variant=None: a name is allowed"),
-    ],
-    ids=" ".join,
-)
-def test_one_line_before_anything_is_written(fedbench, words, message):
-    run = fedbench(*words, "rounds=1")
-    assert run.status == 2
-    assert message in run.err
-    assert run.err.count("\n") == 1
-    assert not Path("results").exists()
 
 
 @pytest.mark.parametrize(
