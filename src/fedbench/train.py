@@ -18,8 +18,9 @@ from fedbench.core.flat_model import FlatModel
 from fedbench.core.seeding import derive
 from fedbench.data.batches import examples
 from fedbench.parallel.failures import explain
+from fedbench.parallel.group import Group
 from fedbench.parallel.interrupt import Interrupted, StopRequest
-from fedbench.parallel.processes import Group, launch, settle, under_torchrun
+from fedbench.parallel.processes import configure_process, launch, under_torchrun
 from fedbench.parallel.ranks import AllLeave, Ranks, this_rank
 from fedbench.parallel.watchdog import watchdog
 from fedbench.partitions.base import hold_out
@@ -184,7 +185,7 @@ def assemble(group: Group, parts: Parts) -> Federation:
 def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
     """What every rank does: the federation's rounds, with a journal beside them."""
     scalars = parts.config.scalars
-    settle(scalars.runtime.threads)
+    configure_process(scalars.runtime.threads)
     federation = assemble(group, parts)
     journal = Journal(parts, federation, workers)
     journal.open()
