@@ -9,7 +9,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from fedbench.data.dataset import Dataset
-from fedbench.parallel.processes import Group
+from fedbench.parallel.group import Group
 
 
 class BareLeNet(nn.Module):

@@ -33,7 +33,8 @@ from fedbench.core.flat_model import FlatModel
 from fedbench.data.batches import examples
 from fedbench.data.dataset import Dataset
 from fedbench.models.cnn import CnnBn, LeNet
-from fedbench.parallel.processes import Group, launch, settle
+from fedbench.parallel.group import Group
+from fedbench.parallel.processes import configure_process, launch
 from fedbench.training.federation import Federation
 
 
@@ -168,7 +169,7 @@ def measure(
         torch.set_num_threads(1)
         work = Bare(load, data, group).round
     else:
-        settle(1)
+        configure_process(1)
         rounds = make_federation(load, data, group).rounds()
         work = lambda: next(rounds)  # noqa: E731
     times = []

@@ -19,7 +19,8 @@ from hydra import compose, initialize_config_dir
 
 from fedbench.algorithms.algorithm import Algorithm, build
 from fedbench.config.validate import check, config_folder
-from fedbench.parallel.processes import Group, launch, settle
+from fedbench.parallel.group import Group
+from fedbench.parallel.processes import configure_process, launch
 from fedbench.training.federation import Federation
 
 # Words of the command line, and the largest multiple of FedAvg's round time.
@@ -81,7 +82,7 @@ def measure(
     repeats: int,
     output: Path,
 ) -> None:
-    settle(1)
+    configure_process(1)
     rounds = {name: make(group, method).rounds() for name, method in methods.items()}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in LIMITS}
     for repeat in range(repeats + 1):

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from fedbench.parallel.exchange import Exchange
-from fedbench.parallel.processes import Group, balance, launch
+from fedbench.parallel.group import Group, balance
+from fedbench.parallel.processes import launch
 
 MODELS = {"LeNet": 61_706, "MLP": 199_210}
 BYTES = 4

@@ -15,13 +15,14 @@ from fedbench.config.schema import Scalars
 from fedbench.config.validate import Config
 from fedbench.core.errors import BadInput, refuse_what_does_not_fit, require
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.model import Model
 from fedbench.core.seeding import derive
 from fedbench.data.batches import examples
 from fedbench.data.dataset import Dataset
-from fedbench.models.base import Model
 from fedbench.parallel.failures import explain
+from fedbench.parallel.group import Group
 from fedbench.parallel.interrupt import Interrupted, StopRequest
-from fedbench.parallel.processes import Group, launch, settle, under_torchrun
+from fedbench.parallel.processes import configure_process, launch, under_torchrun
 from fedbench.parallel.ranks import AllLeave, Ranks, this_rank
 from fedbench.parallel.watchdog import watchdog
 from fedbench.partitions.base import Split, hold_out
@@ -43,14 +44,14 @@ def build_parts(config: Config) -> Parts:
     data = config.data.load(scalars.seed)
     split = config.partition.draw(data.train_y, data.classes, scalars.seed)
     split = hold_out(split, config.partition.local_test, scalars.seed)
-    cohort_fits = scalars.cohort is None or scalars.cohort <= len(split.parts)
-    words = f"must be at most {len(split.parts)}, the clients of the partition"
+    cohort_fits = scalars.cohort is None or scalars.cohort <= len(split.client_indices)
+    words = f"must be at most {len(split.client_indices)}, the clients of the partition"
     require(cohort_fits, "cohort", scalars.cohort, words)
     model = build_model(config, data, unbound.projection)
     flat = FlatModel(model)
     context = BindContext(
         model=flat,
-        clients=1 if unbound.pooled else len(split.parts),
+        clients=1 if unbound.pooled else len(split.client_indices),
         classes=data.classes,
         rounds=scalars.rounds,
         seed=scalars.seed,
@@ -62,10 +63,12 @@ def build_parts(config: Config) -> Parts:
     if attack_note:
         algorithm.caveats = [*algorithm.caveats, attack_note]
     check_experiment(config, data, split, algorithm, flat)
-    number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
+    number = run_id(
+        identity(config, algorithm, device, data.fingerprint(), len(split.client_indices))
+    )
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
     if device == "cpu" and (scalars.force or folder.finished() is None):
-        clients = 1 if algorithm.pooled else scalars.cohort or len(split.parts)
+        clients = 1 if algorithm.pooled else scalars.cohort or len(split.client_indices)
         memory.check_training(
             flat.size, workers_here(scalars, device), clients, scalars.client.momentum > 0
         )
@@ -94,24 +97,20 @@ def check_experiment(
     config: Config, data: Dataset, split: Split, algorithm: Algorithm, model: FlatModel
 ) -> None:
     """What makes no sense together, although every part is right by itself."""
-    scalars, clients = config.scalars, len(split.parts)
+    scalars, clients = config.scalars, len(split.client_indices)
     config.attack.check(clients, data.classes, sequences=data.vocabulary is not None)
-    words = f"must be false: algo={algorithm.name} has no global model, which it needs"
+    words = f"must be false with algo={algorithm.name}, which has no global model"
     fits = not (scalars.eval.conformal and algorithm.personal)
     require(fits, "eval.conformal", "true", words)
-    check_scoring(algorithm, config.attack, data, split.parts, scalars.seed)
-    sizes = [len(own) for own in split.parts]
+    check_scoring(algorithm, config.attack, data, split.client_indices, scalars.seed)
+    sizes = [len(own) for own in split.client_indices]
     check_local_work(scalars, algorithm, sizes, model.has_batch_norm)
 
 
 def pick_device(asked: str) -> str:
     available = torch.cuda.is_available()
-    require(
-        asked != "cuda" or available,
-        "runtime.device",
-        asked,
-        "there is no CUDA device here; cpu or auto is allowed",
-    )
+    rule = "must be cpu or auto: there is no CUDA device here"
+    require(asked != "cuda" or available, "runtime.device", asked, rule)
     return "cuda" if available and asked != "cpu" else "cpu"
 
 
@@ -222,7 +221,7 @@ def assemble(group: Group, parts: Parts) -> Federation:
 def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
     """What every rank does: the federation's rounds, with a journal beside them."""
     scalars = parts.config.scalars
-    settle(scalars.runtime.threads)
+    configure_process(scalars.runtime.threads)
     federation = assemble(group, parts)
     journal = Journal(parts, federation, workers)
     journal.open()

@@ -18,7 +18,8 @@ from fedbench.config.validate import Config, config_folder
 from fedbench.core.errors import BadInput
 from fedbench.models.cnn import LeNet
 from fedbench.models.dense import Mlp
-from fedbench.parallel.processes import Group, launch
+from fedbench.parallel.group import Group
+from fedbench.parallel.processes import launch
 from fedbench.runs.checkpoint import CheckpointStore
 from fedbench.runs.parts import Parts
 from fedbench.train import build_parts

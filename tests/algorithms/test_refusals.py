@@ -5,7 +5,6 @@ and say so.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from support import experiments
@@ -66,60 +65,6 @@ def test_what_has_a_meaning_is_not_refused(words):
 
 
 FEW = json.dumps([[0], [1, 2], [3, 4, 5], list(range(6, 40)), list(range(40, 73))])
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["algo=fedrep", "model=linear"],
-            "algo=fedrep: the model must have layers before the head",
-        ),
-        (
-            ["algo=fedper", "model=linear"],
-            "algo=fedper: the model must have layers before the head",
-        ),
-        (
-            ["algo=fedecgr", "algo.select=exact", "client.steps=30"],
-            "client.steps=30: must give at most 20 local steps with select=exact, not 30",
-        ),
-        (
-            ["modifier=[ecgr,gsnr]", "algo.modifiers.ecgr.select=exact"],
-            "select=exact must know the number of local steps",
-        ),
-        (
-            ["algo=fedgsnr", "algo.interpolation=1.5"],
-            "interpolation=1.5: must be at least 0 and at most 1",
-        ),
-        (
-            ["algo=fedgsnr", "algo.variant=first", "algo.interpolation=0.5"],
-            "interpolation=0.5: must be 0 with variant=first",
-        ),
-        (["algo=moon", "algo.projection=128"], "algo.projection=128: true or false is allowed"),
-        (
-            ["diagnostics.gradient_norms=3"],
-            "diagnostics.gradient_norms=3: true or false is allowed",
-        ),
-        (
-            ["modifier=[ecgr]", "algo.modifiers.ecgr.bet=1"],
-            "did you mean 'algo.modifiers.ecgr.beta'?",
-        ),
-        (["algo.modifiers.ecgr.beta=1"], "it needs modifier=[ecgr]"),
-        (["algo=fedprox", "algo.modifiers.prox.mu=0.3"], "algo.mu has no effect"),
-        (
-            ["algo.local_train._target_=foo.bar"],
-            "algo.local_train._target_=foo.bar: the name of a class is allowed",
-        ),
-        (["algo=fedpmvr", "algo.variant=null"], "algo.variant=None: a name is allowed"),
-    ],
-    ids=" ".join,
-)
-def test_one_line_before_anything_is_written(fedbench, words, message):
-    run = fedbench(*words, "rounds=1")
-    assert run.status == 2
-    assert message in run.err
-    assert run.err.count("\n") == 1
-    assert not Path("results").exists()
 
 
 @pytest.mark.parametrize(

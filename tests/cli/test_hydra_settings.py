@@ -167,7 +167,7 @@ def test_no_value_of_the_environment_is_in_a_sweep_or_in_wandb(fedbench, environ
     ("word", "told"),
     [
         ("data=${oc.env:MY_TOKEN}", "data=${oc.env:MY_TOKEN}: choose from"),
-        ("rounds=${oc.env:MY_TOKEN}", "rounds=${oc.env:MY_TOKEN}: an integer is allowed"),
+        ("rounds=${oc.env:MY_TOKEN}", "rounds=${oc.env:MY_TOKEN}: must be an integer"),
         (
             "model.weights=${oc.env:MY_TOKEN}/x",
             "model.weights=${oc.env:MY_TOKEN}/x: no such file or directory",

@@ -84,7 +84,7 @@ def test_a_run_says_that_it_was_attacked_and_its_clients_see_it(fedbench, attack
         (("attack=label_shift", "attack.clients=[]"), r"attack.clients=\[\]: "),
         (("attack=random_input", "attack.clients=[1,1]"), r"attack.clients=\[1, 1\]: "),
         (("attack=label_shift", "attack.shift=20"), "attack.shift=20: "),
-        (("attack=label_shift", "attack.shift=x"), "attack.shift=x: an integer is allowed"),
+        (("attack=label_shift", "attack.shift=x"), "attack.shift=x: must be an integer"),
     ],
 )
 def test_what_is_not_allowed(words, message):

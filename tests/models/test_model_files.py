@@ -25,6 +25,7 @@ from support.networks import (
 from torch import Tensor
 
 from fedbench.core.errors import BadInput
+from fedbench.core.fields import check_fields
 from fedbench.core.flat_model import FlatModel
 from fedbench.models import (
     Cnn5,
@@ -126,46 +127,50 @@ def test_all_models_have_a_configuration_file():
             "model=resnet18: needs images of 1 or 3 channels, this data's have 4",
         ),
         (VitB32(), (64,), "model=vit_b32: needs images"),
-        (ResNet18(stem="cifar10"), COLOUR, "model.stem=cifar10: choose from imagenet, cifar"),
+        (ResNet18(stem="cifar10"), COLOUR, "model.stem=cifar10: did you mean 'cifar'"),
         (
             ResNet18(image_size=0),
             COLOUR,
-            "model.image_size=0: null or 8 to 4096 pixels are allowed",
+            "model.image_size=0: must be an integer of at least 8 and at most 4096",
         ),
         (
             ResNet18(stem="cifar", pretrained=True),
             COLOUR,
-            "model.stem=cifar: torchvision's weights are for a stem of",
+            "model.stem=cifar: must be imagenet with model.pretrained=true",
         ),
         (
             VitB32(image_size=100),
             COLOUR,
-            "model.image_size=100: a multiple of 32, at most 4096, is allowed",
+            "model.image_size=100: must be a multiple of 32",
         ),
         (
             VitB32(image_size=64, pretrained=True),
             COLOUR,
-            "model.image_size=64: torchvision's weights are for 224",
+            "model.image_size=64: must be 224 with model.pretrained=true",
         ),
         (
             Lstm(),
             COLOUR,
             "model=lstm: needs pairs of sentences, as data=qqp has them; .* is 32x32x3 numbers",
         ),
-        (Lstm(hidden=0), SENTENCES, "model.hidden=0: an integer of at least 1"),
-        (Lstm(embedding=-1), SENTENCES, "model.embedding=-1: an integer of at least 1"),
+        (Lstm(hidden=0), SENTENCES, "model.hidden=0: must be an integer of at least 1"),
+        (Lstm(embedding=-1), SENTENCES, "model.embedding=-1: must be an integer of at least 1"),
         (
             Mlp(hidden=[64]),
             (64,),
-            r"model.hidden=\[64\]: exactly two widths of at least 1 are allowed",
+            r"model.hidden=\[64\]: must be two integers of at least 1",
         ),
-        (Mlp(hidden=[64, 32, 16]), (64,), r"model.hidden=\[64, 32, 16\]: exactly two"),
-        (Mlp(hidden=[64, 0]), (64,), r"model.hidden=\[64, 0\]: exactly two"),
+        (Mlp(hidden=[64, 32, 16]), (64,), r"model.hidden=\[64, 32, 16\]: must be two"),
+        (Mlp(hidden=[64, 0]), (64,), r"model.hidden=\[64, 0\]: must be two"),
     ],
 )
 def test_what_a_model_cannot_do_is_one_line(settings, shape, message):
-    with pytest.raises(BadInput, match=message) as error:
+    def build() -> None:
+        check_fields(settings, "model")
         settings.build(shape, 10)
+
+    with pytest.raises(BadInput, match=message) as error:
+        build()
     assert "\n" not in str(error.value)
 
 
@@ -174,7 +179,7 @@ def test_what_a_model_cannot_do_is_one_line(settings, shape, message):
 )
 def test_word_numbers_are_for_the_lstm_only(model):
     with pytest.raises(
-        BadInput, match=r"^model=\w+: this data is sentences of word numbers, for which model=lstm"
+        BadInput, match=r"^model=\w+: must be lstm: this data is sentences of word numbers"
     ):
         model.network(SENTENCES, 2, vocabulary=50)
 
@@ -246,9 +251,9 @@ def test_bad_weights_are_one_line(tmp_path, saved):
         (lambda: str(tmp_path), "is a directory"),
         (
             lambda: str(text),
-            "not a safetensors file .*; needs one such as a run's model.safetensors",
+            "must be a safetensors file, such as a run's model.safetensors",
         ),
-        (lambda: str(cut), "not a safetensors file"),
+        (lambda: str(cut), "must be a safetensors file"),
         (lambda: saved({"fc3.weight": good["fc3.weight"]}), lacking),
         (
             lambda: saved(good | {"fc4.bias": torch.zeros(1)}),

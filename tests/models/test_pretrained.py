@@ -120,12 +120,9 @@ def test_what_is_not_there_is_one_line(hub, fedbench):
     ):
         run = fedbench("rounds=1", f"model={model}", "model.pretrained=true")
         assert run.status == 2
-        line = (
-            f"fedbench: model.pretrained=true: {name} is not in {hub}; model.download=true gets it"
-            " from "
-        )
+        line = f"fedbench: model.pretrained=true: {name} is not in {hub}; download it "
         assert run.err.startswith(line), run.err
-        assert run.err.endswith(f"/{name}, model.weights=FILE names it elsewhere\n")
+        assert run.err.endswith(f"/{name}), or name the file with model.weights=FILE\n")
         assert run.err.count("\n") == 1
     assert not hub.exists()
     assert not Path("results").exists()
@@ -149,7 +146,7 @@ def test_what_cannot_be_fetched_is_one_line(publish, hub):
     assert "failed (invalid hash value" in refusal(settings)
     published.unlink()
     line = refusal(settings)
-    assert line.startswith(f"model.download=true: file://{published}: failed (")
+    assert line.startswith(f"model.download=true: downloading file://{published} failed (")
     assert line.endswith(f"try again, or put the file into {hub}")
     assert [file for file in hub.iterdir() if file.suffix == ".pth"] == []
 
@@ -159,7 +156,9 @@ def test_a_damaged_file_is_one_line(publish):
     file.write_bytes(file.read_bytes()[:-100])
     line = refusal(ResNet18(pretrained=True))
     assert f"{file} has SHA-256 " in line
-    assert line.endswith(f", not {file.stem[-8:]}; delete it and model.download=true gets it again")
+    assert line.endswith(
+        f", not {file.stem[-8:]}; delete it, and download it again with model.download=true"
+    )
 
 
 def test_a_file_elsewhere(tmp_path, hub):
@@ -178,10 +177,10 @@ def test_wrong_files_elsewhere_are_one_line(tmp_path):
     lacking = {name: value for name, value in state.items() if not name.startswith("layer4.1")}
     cases = {
         "absent": (None, "no such file"),
-        "text": ("not tensors", "text is not a file of weights ("),
-        "code": (Code(), "code is not a file of weights ("),
-        "list": ([1, 2], "list is not a file of named tensors"),
-        "nested": ({"model": state}, "nested is not a file of named tensors"),
+        "text": ("not tensors", "text must be a whole file of weights"),
+        "code": (Code(), "code must be a whole file of weights"),
+        "list": ([1, 2], "list must hold named tensors and nothing else"),
+        "nested": ({"model": state}, "nested must hold named tensors and nothing else"),
         "vgg": (
             outline(Vgg16(), COLOUR).to_empty(device="cpu").state_dict(),
             "vgg does not fit: size mismatch for c",
@@ -196,7 +195,7 @@ def test_wrong_files_elsewhere_are_one_line(tmp_path):
         ),
         "more": (
             state | {"layer1.9.x": torch.zeros(1)},
-            "more has the unknown layer1.9.x; torchvision's names",
+            "more has the unknown layer1.9.x; its names must be torchvision's",
         ),
     }
     for name, (content, message) in cases.items():

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedbench.parallel import exchange as module
 from fedbench.parallel.exchange import VECTOR, Exchange, gather, share_cuts, weighted_sum
-from fedbench.parallel.processes import Group, launch
+from fedbench.parallel.group import Group
+from fedbench.parallel.processes import launch
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 # Nothing, one element, around a vector for each of one to four ranks, and more.

@@ -51,10 +51,10 @@ def test_a_split_survives_being_written_to_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", "not JSON"),
-        ("[[0, 1]", "not JSON"),
-        ("[[" + "9" * 5000 + "]]", "not JSON"),
-        ("[" * 100_000, "not JSON"),
+        ("", "must be a JSON file"),
+        ("[[0, 1]", "must be a JSON file"),
+        ("[[" + "9" * 5000 + "]]", "must be a JSON file"),
+        ("[" * 100_000, "must be a JSON file"),
         ({"0": [1]}, "a list with a list"),
         ([], "a list with a list"),
         ([0, 1], "a list with a list"),
@@ -64,17 +64,17 @@ def test_a_split_survives_being_written_to_a_file(tmp_path):
         ([[True]], "client 0 has true"),
         ([[None]], "client 0 has null"),
         ([[[0]]], "client 0 has [0]"),
-        ([[0, 5]], "client 0 has index 5, needs 0 to 4"),
+        ([[0, 5]], "client 0 has index 5; it must be 0 to 4"),
         ([[-1]], "index -1"),
         ([[10**30]], "index 1000"),
         ([[0, 0]], "index 0 is in client 0 and again in client 0"),
         ([[0], [1, 0]], "index 0 is in client 0 and again in client 1"),
-        ([[], []], "no client has any index"),
+        ([[], []], "no client has an index"),
         (
             [[3, 1], [0]],
             (
-                "2 of 5 training examples are in no client, the first is 2;"
-                " partition.incomplete=true allows"
+                "2 of 5 training examples are in no client, the first is 2; if that is meant, set"
+                " partition.incomplete=true"
             ),
         ),
     ],
@@ -89,11 +89,13 @@ def test_bad_file_is_refused_in_one_line(content, expected, tmp_path):
 
 def test_file_that_is_not_there_and_a_number_of_clients_that_differs(tmp_path):
     partition = replace(write(tmp_path, [[0], [1]]), incomplete=True)
-    assert "partition=file needs" in refusal(lambda: FilePartition().split(TEN, 10, 0))
+    assert "partition.path=None: must be a JSON file" in refusal(
+        lambda: FilePartition().split(TEN, 10, 0)
+    )
     missing = FilePartition(path=str(tmp_path / "none.json"))
     assert "no such file" in refusal(lambda: missing.split(TEN, 10, 0))
     assert "no such file" in refusal(missing.content_hash)
-    assert "partition.clients=3: null or 2" in refusal(
+    assert "partition.clients=3: must be null or 2" in refusal(
         lambda: replace(partition, clients=3).split(TEN, 10, 0)
     )
     assert len(replace(partition, clients=2).split(TEN, 10, 0)) == 2

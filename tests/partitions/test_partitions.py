@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.data_settings import refusal
 
 from fedbench.core.errors import BadInput
+from fedbench.core.fields import check_fields
 from fedbench.core.seeding import numpy_generator
 from fedbench.partitions import (
     Dirichlet,
@@ -137,7 +138,7 @@ def test_small_clients_are_topped_up_from_the_largest_and_it_is_counted():
     partition = Dirichlet(alpha=0.01, min_samples=64)
     first = partition.draw_counts(np.bincount(TEN), numpy_generator(0, "partition", 0)).counts
     drawn = partition.draw(TEN, 10, 0)
-    counts = class_counts(TEN, 10, drawn.parts)
+    counts = class_counts(TEN, 10, drawn.client_indices)
     before, after = first.sum(axis=1), counts.sum(axis=1)
     assert drawn.tries == TRIES
     assert drawn.moved == np.maximum(64 - before, 0).sum() > 0
@@ -168,7 +169,7 @@ def test_iid_sizes_differ_by_one_and_classes_vary_as_in_a_random_sample():
 def test_labels_per_client_and_equal_shares_of_a_class(clients, per_client, seed):
     partition = Labels(clients=clients, per_client=per_client)
     if clients * per_client < 10:
-        assert "all must be held" in refusal(lambda: partition.split(TEN, 10, seed))
+        assert "must hold all 10 classes" in refusal(lambda: partition.split(TEN, 10, seed))
         return
     counts = counts_of(partition, seed=seed)
     np.testing.assert_array_equal((counts > 0).sum(axis=1), per_client)
@@ -226,11 +227,11 @@ def test_topping_up_stays_within_a_clients_labels():
     labels = np.repeat(np.arange(3), (40, 100, 300))
     partition = Labels(clients=30, per_client=2, min_samples=8)
     drawn = partition.draw(labels, 3, 0)
-    counts = class_counts(labels, 3, drawn.parts)
+    counts = class_counts(labels, 3, drawn.client_indices)
     assert drawn.moved > 0
     assert counts.sum(axis=1).min() >= 8
     assert (counts > 0).sum(axis=1).max() <= 2
-    assert_exact_cover(drawn.parts, len(labels))
+    assert_exact_cover(drawn.client_indices, len(labels))
 
 
 # Refusals and bounds
@@ -239,25 +240,33 @@ def test_topping_up_stays_within_a_clients_labels():
 @pytest.mark.parametrize(
     ("partition", "line"),
     [
-        (Dirichlet(clients=0), "partition.clients=0: from 1 to 2000"),
-        (Dirichlet(clients=-3), "partition.clients=-3: "),
-        (Iid(clients=2001), "partition.clients=2001: from 1 to 2000"),
-        (Iid(min_samples=201), "partition.min_samples=201: from 1 to 200"),
-        (Pareto(min_samples=0), "partition.min_samples=0: "),
-        (Dirichlet(alpha=0.0), "partition.alpha=0.0: "),
-        (Dirichlet(alpha=-1.0), "partition.alpha=-1.0: "),
-        (Dirichlet(alpha=float("nan")), "partition.alpha=nan: "),
-        (Dirichlet(alpha=float("inf")), "partition.alpha=inf: "),
-        (Labels(per_client=0), "partition.per_client=0: from 1 to 10"),
-        (Labels(per_client=11), "partition.per_client=11: from 1 to 10"),
-        (Labels(clients=4), "partition.per_client=2: 4 clients then hold at most 8 of 10 classes"),
-        (Pareto(shape=0.0), "partition.shape=0.0: "),
-        (Pareto(shape=float("nan")), "partition.shape=nan: "),
+        (Iid(clients=2001), "partition.clients=2001: must be at most 2000"),
+        (Iid(min_samples=201), "partition.min_samples=201: must be at most 200"),
+        (Labels(per_client=11), "partition.per_client=11: must be at most 10"),
+        (Labels(clients=4), "partition.per_client=2: must be at least 3: 4 clients must hold all"),
     ],
     ids=str,
 )
 def test_impossible_requests_say_why(partition, line):
     assert refusal(lambda: partition.split(TEN, 10, 0)).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("partition", "line"),
+    [
+        (Dirichlet(clients=0), "partition.clients=0: must be an integer of at least 1"),
+        (Pareto(min_samples=0), "partition.min_samples=0: must be an integer of at least 1"),
+        (Iid(local_test=1.0), "partition.local_test=1.0: must be at least 0 and below 1"),
+        (Dirichlet(alpha=0.0), "partition.alpha=0.0: must be at least 1e-06"),
+        (Dirichlet(alpha=float("nan")), "partition.alpha=nan: must be at least 1e-06"),
+        (Dirichlet(alpha=float("inf")), "partition.alpha=inf: must be at most 1e+38"),
+        (Labels(per_client=0), "partition.per_client=0: must be an integer of at least 1"),
+        (Pareto(shape=0.0), "partition.shape=0.0: must be above 0"),
+    ],
+    ids=str,
+)
+def test_the_ranges_of_the_settings(partition, line):
+    assert refusal(lambda: check_fields(partition, "partition")) == line
 
 
 def test_a_minimum_that_sets_of_labels_cannot_reach_is_refused():

@@ -128,7 +128,7 @@ def test_asked_to_stop(kind, place):
     assert stopped.status == 130, stopped.err
     assert (
         one_line(stopped.err)
-        == "fedbench: interrupted; the same command (without force=true) goes on from the last"
+        == "fedbench: interrupted; the same command (without force=true) resumes from the last"
         " checkpoint"
     )
     at_hand = (

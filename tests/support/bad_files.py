@@ -1,12 +1,11 @@
-"""Files that somebody may give by mistake: arrays, splits and weights that are not what they should
-be.
-"""
+"""Files with mistakes: arrays, splits, weights, archives and files of a configuration."""
 
 from __future__ import annotations
 
-import json
+import io
 import os
 import pickle
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -34,9 +33,19 @@ def write_all(folder: Path) -> None:
     write_splits(folder)
     write_presets(folder)
     write_weights(folder)
-    (folder / "folder").mkdir()
-    os.mkfifo(folder / "pipe")
+    (folder / "folder.npz").mkdir()
+    os.mkfifo(folder / "pipe.npz")
     (folder / "text.txt").write_text("hello")
+    write_cut_archive(folder / "cut.tar.gz")
+
+
+def write_cut_archive(file: Path) -> None:
+    content = np.random.default_rng(0).bytes(100_000)
+    entry = tarfile.TarInfo("train_32x32.mat")
+    entry.size = len(content)
+    with tarfile.open(file, "w:gz") as archive:
+        archive.addfile(entry, io.BytesIO(content))
+    file.write_bytes(file.read_bytes()[:50_000])
 
 
 def write_arrays(folder: Path) -> None:
@@ -45,14 +54,7 @@ def write_arrays(folder: Path) -> None:
     changes = {
         "good": {},
         "missing": {"x_test": None},
-        "empty": {"x_train": x[:0], "y_train": y[:0]},
-        "words": {"x_train": np.array(["a"] * 60)},
-        "nan": {"x_train": x * np.nan},
-        "short": {"y_train": y[:50]},
-        "other_shape": {"x_test": x[:, :7]},
-        "negative": {"y_train": y - 1},
         "identifiers": {"y_train": y + 10**6},
-        "fractions": {"y_train": y / 2},
         "strangers": {"y_test": y + 5},
         "objects": {"x_train": np.array([Bomb()] * 60)},
     }
@@ -68,23 +70,11 @@ def write_arrays(folder: Path) -> None:
     with zipfile.ZipFile(folder / "raw.npz", "w") as archive:
         for name in ("x_train", "y_train", "x_test", "y_test"):
             archive.writestr(f"{name}.npy", b"no array")
-    (folder / "text.npz").write_text("x_train")
     (folder / "pickle.npz").write_bytes(pickle.dumps(Bomb()))
 
 
 def write_splits(folder: Path) -> None:
-    splits = {
-        "repeated": [[0, 1], [1, 2]],
-        "outside": [[0, 1], [1438]],
-        "negative": [[-1]],
-        "map": {"0": [1]},
-        "empty_clients": [[], []],
-        "fractions": [[1.5]],
-        "two_clients": [[0, 1], [2]],
-        "left_out": [[0], [2]],
-    }
-    for name, split in splits.items():
-        (folder / f"{name}.json").write_text(json.dumps(split))
+    (folder / "two_clients.json").write_text("[[0, 1], [2]]")
     (folder / "text.json").write_text("hello")
 
 
@@ -128,12 +118,5 @@ def write_weights(folder: Path) -> None:
         {name: tensor for name, tensor in good.items() if "fc3" not in name},
         folder / "missing.safetensors",
     )
-    save_file({**good, "fc4.bias": torch.zeros(3)}, folder / "extra.safetensors")
-    save_file({**good, "fc1.weight": torch.zeros(200, 65)}, folder / "shape.safetensors")
-    save_file(
-        {**good, "fc1.weight": torch.zeros(200, 64, dtype=torch.int32)},
-        folder / "integers.safetensors",
-    )
     save_file({**good, "fc1.bias": torch.full((200,), torch.nan)}, folder / "nan.safetensors")
     torch.save(good, folder / "pickle.safetensors")
-    (folder / "text.safetensors").write_text("hello")

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from fedbench.config.validate import Config, check, config_folder
 from fedbench.core.flat_model import FlatModel, digest
 from fedbench.data.batches import examples
-from fedbench.parallel.processes import Group
+from fedbench.parallel.group import Group
 from fedbench.train import Parts, build_parts
 from fedbench.training.federation import Federation
 

@@ -236,7 +236,7 @@ LARGE = {
     "model=vgg16 data=cifar10": {"model.batch_norm": True},
 }
 # `model.pretrained` needs torchvision's file: test_model_pretrained.py. ViT's image size is the
-# ResNet's setting. `data.name` can only be the dataset's own: bad_words.py.
+# ResNet's setting. `data.name` can only be the dataset's own: bad_input.py.
 ELSEWHERE = ("model.pretrained", "data.name")
 
 # Two ways to say the same: (words that choose, key, value) has the id and the numbers of the words

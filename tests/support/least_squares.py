@@ -19,9 +19,9 @@ from fedbench.algorithms.context import BindContext, StepPlan
 from fedbench.algorithms.modifier import Modifier
 from fedbench.config.schema import ClientSettings, Scalars, ServerSettings
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.model import Model
 from fedbench.data.batches import Examples, Sampler
-from fedbench.models.base import Model
-from fedbench.parallel.processes import Group
+from fedbench.parallel.group import Group
 from fedbench.training.evaluation import Score
 from fedbench.training.federation import Federation
 from fedbench.training.round_metrics import Record

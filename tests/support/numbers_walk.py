@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
 from fedbench.config.validate import check, config_folder
-from fedbench.parallel.processes import Group
+from fedbench.parallel.group import Group
 from fedbench.train import assemble, build_parts
 from support import experiments
 from support import identity_cases as declared

@@ -85,4 +85,5 @@ def test_a_run_stores_outputs_and_coverage(fedbench):
 def test_it_needs_a_global_model(fedbench):
     run = fedbench(*experiments.DATA, *experiments.PLAIN, "algo=fedper", "eval.conformal=true")
     assert run.status == 2
-    assert "eval.conformal=true: must be false: algo=fedper has no global model" in run.err
+    rule = "must be false with algo=fedper, which has no global model"
+    assert run.err == f"fedbench: eval.conformal=true: {rule}\n"

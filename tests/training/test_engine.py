@@ -12,7 +12,7 @@ from fedbench.core.errors import BadInput
 from fedbench.core.flat_model import FlatModel, digest
 from fedbench.data.batches import Sampler
 from fedbench.parallel.exchange import Exchange
-from fedbench.parallel.processes import Group, balance
+from fedbench.parallel.group import Group, balance
 
 
 def test_parameters_and_gradients_are_views_of_the_flat_vectors():

@@ -44,18 +44,18 @@ def test_every_sample_trains_or_tests():
 def test_small_clients_keep_a_training_sample():
     sizes = [0, 1, 2, 3, 10]
     split = hold_out(Split([np.arange(n) for n in sizes]), 0.9, seed=0)
-    assert [len(own) for own in split.parts] == [0, 1, 1, 1, 1]
+    assert [len(own) for own in split.client_indices] == [0, 1, 1, 1, 1]
     assert [len(own) for own in split.local_tests] == [0, 0, 1, 2, 9]
 
 
 def test_somebody_must_have_samples_to_spare():
-    with pytest.raises(BadInput, match=r"partition\.local_test=0\.5: no client has two samples"):
+    with pytest.raises(BadInput, match=r"partition\.local_test=0\.5: must be 0: no client has two"):
         hold_out(Split([np.arange(1), np.arange(0)]), 0.5, seed=0)
 
 
 def test_the_share_must_leave_something():
     with pytest.raises(
-        BadInput, match=r"partition\.local_test=1\.0: a number from 0 to below 1 is allowed"
+        BadInput, match=r"partition\.local_test=1\.0: must be at least 0 and below 1"
     ):
         experiments.parts("partition.local_test=1", *experiments.PLAIN)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.core.flat_model import FlatModel, Selection
-from fedbench.parallel.processes import Group
+from fedbench.parallel.group import Group
 
 State = dict[str, Tensor]
 

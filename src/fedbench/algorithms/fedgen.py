@@ -26,9 +26,9 @@ from fedbench.algorithms.modifier import Modifier, Needs
 from fedbench.core.errors import BadInput
 from fedbench.core.fields import count, number
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.model import Model
 from fedbench.core.optimizers import Adam
 from fedbench.core.seeding import derive, torch_generator
-from fedbench.models.base import Model
 
 MOST = 10**6  # of any of its sizes and counts
 

@@ -1,7 +1,7 @@
 """Values of the environment in a configuration: used as they are, shown as `${oc.env:NAME}`.
 
-A variable may hold a token or a password. So config.yaml, W&B, the report and messages have the
-interpolation.
+A variable may hold a token or a password, so config.yaml, W&B, the report and messages show the
+interpolation instead of the value.
 """
 
 from __future__ import annotations
@@ -16,15 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-SHORTEST = (
-    4  # characters; a shorter value, such as a digit, stands in too many words to be replaced
-)
+SHORTEST = 4  # characters; shorter values, such as a digit, are in too many words to be replaced
 
 
 def shown(composed: DictConfig) -> Any:
-    """The configuration as plain values, with interpolations in place of the environment's
-    values.
-    """
+    """The configuration as plain values, but with the interpolations of the environment."""
     with _resolver(lambda *arguments: _text(arguments)):
         return _resolved(composed, OmegaConf.to_container(composed, resolve=False), "")
 
@@ -48,7 +44,7 @@ def _join(key: str, name: object) -> str:
 
 
 def put_in(value: Any, real: Any, masked: Any) -> Any:
-    """`value`, with what is masked where the real configuration and the masked one differ."""
+    """`value`, with masked values where the real and the masked configuration differ."""
     if isinstance(value, dict) and isinstance(real, dict) and isinstance(masked, dict):
         return {
             key: put_in(inner, real[key], masked.get(key)) if key in real else inner
@@ -58,7 +54,7 @@ def put_in(value: Any, real: Any, masked: Any) -> Any:
 
 
 class Values:
-    """What a configuration takes from the environment: it is hidden in messages."""
+    """The values that a configuration takes from the environment, to be hidden in messages."""
 
     def __init__(self, composed: DictConfig) -> None:
         self.texts: dict[str, str] = {}  # value -> interpolation
@@ -77,8 +73,9 @@ class Values:
 
 
 def hidden_by_name(text: str, words: list[str]) -> str:
-    """The same for a configuration that could not be composed: of the variables that the words
-    name.
+    """The text without the values of the variables that the overrides name.
+
+    For a configuration that could not be composed.
     """
     names = re.findall(r"oc\.env:\s*(\w+)", " ".join(words))
     values = {
@@ -102,7 +99,7 @@ def _text(arguments: tuple[Any, ...]) -> str:
 
 @contextmanager
 def _resolver(read: Any) -> Iterator[None]:
-    """Another function in place of OmegaConf's own `oc.env`."""
+    """Replace OmegaConf's own `oc.env` by another function for a while."""
     OmegaConf.register_new_resolver("oc.env", read, replace=True)
     try:
         yield

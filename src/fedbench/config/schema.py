@@ -1,13 +1,14 @@
-"""The settings outside the config groups: their types, and their ranges."""
+"""The typed configuration: every setting with its default and its range."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedbench.core.errors import require
-from fedbench.core.fields import LARGEST, MANY, SMALLEST, check_fields, choice, count, number
+from fedbench.core.fields import LARGEST, MANY, SMALLEST, choice, count, number
 
 OPTIMIZERS = ("sgd", "adam")
 WEIGHTS = ("samples", "uniform")
@@ -20,15 +21,17 @@ OBJECTIVES = LARGER_IS_BETTER + SMALLER_IS_BETTER
 
 @dataclass
 class RateDecay:
+    """The clients' rate is multiplied by `factor` every so many rounds."""
+
     factor: float = number(1.0, above=0)
     every: int = count(1)
-    first: int | None = count(
-        None
-    )  # the first round, counted from 0, with a new rate; None = every
+    first: int | None = count(None)  # the first round with a new rate, from 0; None = `every`
 
 
 @dataclass
 class ClientSettings:
+    """Local training. `steps` wins over `epochs`."""
+
     epochs: int = count(2)
     steps: int | None = count(None)
     batch_size: Any = 32  # an integer or "full"
@@ -49,30 +52,40 @@ class ClientSettings:
 
 @dataclass
 class ServerSettings:
+    """The server's step. `weights` are those of the clients; None = the method's own."""
+
     lr: float = number(1.0, at_least=SMALLEST)
     weights: str | None = choice(None, WEIGHTS)
 
 
 @dataclass
 class EvalSettings:
+    """How often, and in which batches, the model is tested."""
+
     every: int = count(1)
     batch_size: int = count(500)
-    # Store the final model's softmax outputs, and the coverage of prediction sets.
+    # Store the final model's softmax outputs and the coverage of prediction sets.
     conformal: bool = False
 
 
 @dataclass
 class CheckpointSettings:
+    """How many rounds lie between two checkpoints."""
+
     every: int = count(10)
 
 
 @dataclass
 class DiagnosticsSettings:
+    """Measurements that cost time and change no result."""
+
     gradient_norms: bool = False  # of every layer, for each client and round
 
 
 @dataclass
 class RuntimeSettings:
+    """Where and how a run computes. `timeout` is in seconds."""
+
     device: str = choice("auto", DEVICES)
     workers: int | None = count(None, at_most=1024)
     threads: int = count(1, at_most=1024)
@@ -81,7 +94,7 @@ class RuntimeSettings:
 
 @dataclass
 class Scalars:
-    """Everything that is not a config group with files of its own."""
+    """Every setting outside the config groups."""
 
     rounds: int = count(20)
     seed: int = count(0, at_least=0, at_most=2**63 - 1)
@@ -99,17 +112,35 @@ class Scalars:
     force: bool = False
 
 
-def check_ranges(scalars: Scalars) -> None:
-    """Ranges of everything outside the groups, and what must fit together."""
-    check_fields(scalars)
+@dataclass
+class Config:
+    """A checked configuration: the scalars, an object for each group, and the run's plain tree."""
+
+    scalars: Scalars
+    data: Any
+    model: Any
+    partition: Any
+    attack: Any
+    logger: Any
+    algo: dict[str, Any]
+    names: dict[str, str]  # group -> chosen file
+    tree: dict[str, Any]  # plain values, by which the run is identified
+    # The same for files, W&B and messages: values of the environment are ${oc.env:NAME}.
+    shown: dict[str, Any]
+    folder: Path | None = None  # the run's, once its parts are built
+
+
+def check_combinations(scalars: Scalars) -> None:
+    """Refuse settings that are each within their range but do not fit together."""
     client = scalars.client
-    require(bool(scalars.results), "results", scalars.results, "must be the path of a folder")
+    require(scalars.results != "", "results", scalars.results, "must be the path of a folder")
     _check_batch_size(client.batch_size)
     _check_last_rate(client, scalars.rounds)
     adam_fits = client.optimizer != "adam" or client.momentum == 0
     require(adam_fits, "client.momentum", client.momentum, "must be 0: adam has its own")
     nesterov_fits = not client.nesterov or client.momentum > 0
-    require(nesterov_fits, "client.nesterov", client.nesterov, "client.momentum must be above 0")
+    rule = "must be false unless client.momentum is above 0"
+    require(nesterov_fits, "client.nesterov", client.nesterov, rule)
 
 
 def _check_batch_size(size: Any) -> None:

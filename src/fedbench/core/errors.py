@@ -1,6 +1,4 @@
-"""The one exception that stands for a mistake of the user: it becomes one line and exit status
-2.
-"""
+"""Mistakes of the user: BadInput, which becomes one line and exit status 2, and its sentences."""
 
 from __future__ import annotations
 
@@ -11,10 +9,13 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, NoReturn
 
-# How a program of ours ends: well (a diverged run, too), unexpectedly, by bad input, or on request.
-FINISHED, UNEXPECTED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+# The exit status of every program of this package.
+FINISHED = 0  # a diverged run, too
+UNEXPECTED = 1
+BAD_INPUT = 2
+INTERRUPTED = 130
 
-# What numpy and torch say about sizes that cannot be.
+# Words of numpy's and torch's messages about sizes that no memory holds.
 _TOO_LARGE = (
     "can't allocate",
     "not enough memory",
@@ -25,37 +26,38 @@ _TOO_LARGE = (
 
 
 class BadInput(Exception):
-    """A wrong key, value, file or combination. The message is one line that says what is
-    allowed.
-    """
+    """A wrong key, value, file or combination. The message is one line that says how to fix it."""
 
 
 class MissingData(BadInput):
     """A dataset that is not on this machine."""
 
 
-def bad_value(key: str, value: object, allowed: str) -> BadInput:
-    """The standard sentence: which key, which value, what is allowed."""
-    return BadInput(f"{key}={value}: {allowed}")
+def bad_value(key: str, value: object, rule: str) -> BadInput:
+    """The standard sentence: `client.lr=-1: must be above 0`."""
+    return BadInput(f"{key}={value}: {rule}")
 
 
-def require(condition: bool, key: str, value: object, allowed: str) -> None:
+def require(condition: bool, key: str, value: object, rule: str) -> None:
     """Raise the standard sentence unless the condition holds."""
     if not condition:
-        raise bad_value(key, value, allowed)
+        raise bad_value(key, value, rule)
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """`did you mean 'rounds'?` when something is close, else the choices themselves."""
+def nearest(word: str, choices: Iterable[str], section: str = "") -> str:
+    """`did you mean 'rounds'?` when a choice is close to the word, else a list of the choices.
+
+    The suggestion names the section of a key as well: `did you mean 'client.epochs'?`
+    """
     choices = sorted(set(choices))
     close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
     if close:
-        return f"did you mean '{close[0]}'?"
+        return f"did you mean '{section}.{close[0]}'?" if section else f"did you mean '{close[0]}'?"
     return "choose from " + ", ".join(choices) if choices else "there is nothing to choose from"
 
 
 def why_unresolved(error: Exception) -> str:
-    """Why a value that refers to another one has none."""
+    """Why a value that refers to another one, such as ${client.lr}, cannot be resolved."""
     reason = re.sub(
         r"^\w+ raised while resolving interpolation: ", "", next(iter(str(error).splitlines()), "")
     )
@@ -67,27 +69,25 @@ def why_unresolved(error: Exception) -> str:
             f"{variable.group()}; set it, or write ${{oc.env:{variable.group(1)},VALUE}} for a"
             " default"
         )
-    return f"{reason}; the name of another key is allowed, such as ${{client.lr}}"
+    return f"{reason}; it must refer to another key, such as ${{client.lr}}"
 
 
 def spelled_out(message: str) -> str:
-    """With signs that move the cursor or begin a new line spelled out: values are shown as they
-    are.
-    """
+    """The message with control characters escaped, so that it stays on one line."""
     return re.sub(
         r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found.group())[1:-1], message
     )
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Wrong arguments are bad input as any other: one line, without the usage in front of it."""
+    """A parser whose errors are BadInput: one line, without the usage before it."""
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(f"{message}; see {self.prog} --help")
 
 
 def refuse_what_does_not_fit(build: Callable[..., Any]) -> Callable[..., Any]:
-    """Before anything is written, a size that no memory holds is a mistake in the configuration."""
+    """Turn errors about sizes that no memory holds into BadInput, while nothing is written yet."""
 
     @wraps(build)
     def building(*arguments: Any) -> Any:
@@ -95,9 +95,8 @@ def refuse_what_does_not_fit(build: Callable[..., Any]) -> Callable[..., Any]:
             return build(*arguments)
         except (MemoryError, RuntimeError, ValueError, TypeError) as error:
             reason = next(iter(str(error).splitlines()), "")
-            if not isinstance(error, MemoryError) and not any(
-                sign in reason for sign in _TOO_LARGE
-            ):
+            too_large = any(words in reason for words in _TOO_LARGE)
+            if not too_large and not isinstance(error, MemoryError):
                 raise
             raise BadInput(
                 f"data, model: too large for this machine's memory ({reason[:200]})"

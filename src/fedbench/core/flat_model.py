@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.core.errors import require
-from fedbench.models.base import Model
+from fedbench.core.model import Model
 
 NORM_TYPES = (nn.modules.batchnorm._BatchNorm,)
 
@@ -157,8 +157,8 @@ class FlatModel:
         there are fewer.
         """
         count = len(self.layers)
-        allowed = f"the model has {count} layers with weights, so 0 to {count - skip} are allowed"
-        require(0 <= layers <= count - skip, key, layers, allowed)
+        rule = f"must be 0 to {count - skip}: the model has {count} layers with weights"
+        require(0 <= layers <= count - skip, key, layers, rule)
         stop = count - skip
         return self.select(
             [(layer.start, layer.stop) for layer in self.layers[stop - layers : stop]]

@@ -1,8 +1,7 @@
-"""Networks. A file of `conf/model` names a settings class, whose `build(shape, classes)` gives a
-`Model`.
-"""
+"""Networks. A file of `conf/model` names a settings class, whose `network` makes a `Model`."""
 
-from fedbench.models.base import Model, ModelSettings, load_weights
+from fedbench.core.model import Model
+from fedbench.models.base import ModelSettings, load_weights
 from fedbench.models.cnn import Cnn5, CnnBn, LeNet
 from fedbench.models.dense import Linear, Mlp
 from fedbench.models.lstm import Lstm

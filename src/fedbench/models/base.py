@@ -1,111 +1,35 @@
-"""What every network declares (its layers in order and its head), its settings, and weights from a
-file.
-"""
+"""The settings that every network shares, and initial weights from a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
-import torch.nn.functional as functional
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedbench.core.errors import BadInput, bad_value, require
+from fedbench.core.errors import BadInput, bad_value
+from fedbench.core.fields import count
+from fedbench.core.model import Model
 from fedbench.data.files import file_hash, require_file, unreadable
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
-_NAMES_SHOWN, _MOST_NAMES_SHOWN = 3, 20  # an error stays one line that can be read
-
-Layers = list[tuple[str, list[nn.Module]]]
-
-
-class Model(nn.Module):
-    """A feature extractor and a head. Module names are an interface: weights files use them."""
-
-    head_name: str  # the attribute that holds the classifier, e.g. "fc3"
-    projected = False  # whether a projection stands between features and head
-
-    def features(self, x: Tensor) -> Tensor:
-        """What the network itself makes of its input, [N, F]."""
-        raise NotImplementedError
-
-    def embed(self, x: Tensor) -> Tensor:
-        """The input of the head: the features, or their projection."""
-        features = self.features(x)
-        return (
-            self.projection2(functional.relu(self.projection1(features)))
-            if self.projected
-            else features
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.embed(x))
-
-    def add_projection(self, size: int) -> None:
-        """Two linear layers with ReLU between, and the classifier on top of them, as MOON's authors
-        have it.
-
-        Submodules keep the order of the computation, because `layers` reads it from there.
-        """
-        old = self._modules.pop(self.head_name)
-        width, bias = old.in_features, old.bias is not None
-        self.projection1, self.projection2 = nn.Linear(width, width), nn.Linear(width, size)
-        setattr(self, self.head_name, nn.Linear(size, old.out_features, bias=bias))
-        self.projected = True
-
-    @property
-    def head(self) -> nn.Module:
-        return getattr(self, self.head_name)
-
-    def layers(self) -> Layers:
-        """The layers in order, the head last. A norm belongs to the layer of the module before it.
-
-        This reads them from the order in which the constructors set the submodules. A network that
-        runs in another order, or has parameters outside of its layers' modules, declares its layers
-        itself.
-        """
-        return grouped(weighted(self))
-
-
-def weighted(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules with weights or buffers of their own and their names, in the order of the
-    constructors.
-    """
-    for name, child in module.named_children():
-        if any(True for _ in chain(child.parameters(recurse=False), child.buffers(recurse=False))):
-            yield prefix + name, child  # with all that is inside: an attention is one layer
-        else:
-            yield from weighted(child, f"{prefix}{name}.")
-
-
-def grouped(modules: Iterable[tuple[str, nn.Module]]) -> Layers:
-    """Every module is a layer with the norms that follow it."""
-    layers: Layers = []
-    for name, module in modules:
-        if isinstance(module, _NORMS) and layers:
-            layers[-1][1].append(module)
-        else:
-            layers.append((name, [module]))
-    return layers
+# How many names of tensors a message lists, so that it stays readable.
+_NAMES_SHOWN = 3
+_MOST_NAMES_SHOWN = 20
 
 
 @dataclass
 class ModelSettings:
-    """The fields that all models share. A subclass is a model's configuration and builds its
-    network.
+    """The settings that all models share. A subclass has those of one model and builds it.
+
+    `LeNet().network(shape=(28, 28, 1), classes=10)` is a `Model` with random weights.
     """
 
-    weights: str | None = (
-        None  # a safetensors file to start from, named as in the network's state dict
-    )
-    projection: int | None = None  # width of a projection before the head; MOON's is 256
+    weights: str | None = None  # a safetensors file to start from, with the state dict's names
+    projection: int | None = count(None)  # width of a projection before the head; MOON's is 256
 
-    # whether an example is sentences of word numbers; `build` then gets the vocabulary's size
-    reads_words = False
+    reads_words = False  # whether an example is sentences of word numbers
 
     def network(
         self,
@@ -114,26 +38,15 @@ class ModelSettings:
         projection: int | None = None,
         vocabulary: int | None = None,
     ) -> Model:
-        """The network, with the projection that the model or the algorithm asks for."""
+        """The network, with the projection that the model or else the algorithm asks for.
+
+        `vocabulary` is the number of different words, for data that is sentences.
+        """
+        if vocabulary is None:
+            model = self.build(shape, classes)
+        else:
+            model = self.build_for_words(shape, classes, vocabulary)
         size = self.projection if self.projection is not None else projection
-        require(
-            size is None or size >= 1,
-            "model.projection",
-            size,
-            "an integer of at least 1 is allowed",
-        )
-        if vocabulary is not None and not self.reads_words:
-            own = type(self).__name__.lower()
-            raise bad_value(
-                "model",
-                own,
-                "this data is sentences of word numbers, for which model=lstm is allowed",
-            )
-        model = (
-            self.build(shape, classes, vocabulary)
-            if self.reads_words
-            else self.build(shape, classes)
-        )
         if size is not None:
             model.add_projection(size)
         return model
@@ -142,22 +55,24 @@ class ModelSettings:
         """The network for examples of shape (H, W, C) or (F,), with random initial weights."""
         raise NotImplementedError
 
+    def build_for_words(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Model:
+        """The network for examples that are sentences of word numbers."""
+        name = type(self).__name__.lower()
+        raise bad_value("model", name, "must be lstm: this data is sentences of word numbers")
+
     def load_weights(self, model: Model) -> None:
         """Start from the file `weights`, if there is one."""
         if self.weights is not None:
             load_weights(model, self.weights)
 
     def content_hash(self) -> str:
-        """Hash of the bytes of the file to start from: it enters a run's identity by its
-        contents.
-        """
+        """The hash of the file `weights`, which enters a run's identity in place of its name."""
+        assert self.weights is not None
         return file_hash(Path(self.weights).expanduser(), _subject(self.weights))
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Copy the tensors of a safetensors file into the model: exactly its state dict's names and
-    shapes.
-    """
+    """Copy a safetensors file into the model. Names and shapes must be those of its state dict."""
     expected = model.state_dict()
     found = read_safetensors(path, _subject(path))
     missing = [name for name in expected if name not in found]
@@ -180,7 +95,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
             raise BadInput(f"{_subject(path)}: {kinds}".replace("torch.", ""))
         if not found[name].isfinite().all():
             raise BadInput(
-                f"{_subject(path)}: {name} has NaN or infinite values, needs finite numbers"
+                f"{_subject(path)}: {name} has NaN or infinite values; all must be finite"
             )
     model.load_state_dict(found)  # copies in place, so views into a flat vector stay views
 
@@ -190,14 +105,15 @@ def read_safetensors(path: str | Path, subject: str) -> dict[str, Tensor]:
     file = Path(path).expanduser()
     require_file(file, subject)
     try:
-        file.open("rb").close()  # says what is wrong with a path; the reader itself does not
+        file.open("rb").close()  # reports what is wrong with a path; the reader does not
         return load_file(file)
     except OSError as error:
         raise unreadable(subject, error) from error
     except SafetensorError as error:
         reason = " ".join(str(error).split())
-        allowed = "needs one such as a run's model.safetensors"
-        raise BadInput(f"{subject}: not a safetensors file ({reason}); {allowed}") from error
+        raise BadInput(
+            f"{subject}: must be a safetensors file, such as a run's model.safetensors ({reason})"
+        ) from error
 
 
 def _subject(path: str | Path) -> str:
@@ -215,9 +131,7 @@ def _sizes(tensor: Tensor) -> str:
 
 
 def image_size(model: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
-    """Height, width and channels of an example, which must be an image of at least `least` pixels a
-    side.
-    """
+    """Height, width and channels of the images, whose sides must have at least `least` pixels."""
     needed = f"needs images of at least {least}x{least} pixels"
     got = "x".join(map(str, shape))
     if len(shape) != 3:

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from fedbench.models.base import Model, ModelSettings, image_size
+from fedbench.core.model import Model
+from fedbench.models.base import ModelSettings, image_size
 from fedbench.models.cpu_kernels import Conv3x3, channels_last, convolve, pool_relu
 
 _LARGE = 32  # pixels from which LeNet does not pad
 
 
 class LeNetNetwork(Model):
-    """Two 5x5 convolutions, each with ReLU and 2x2 max-pooling, and three fully connected
-    layers.
-    """
+    """Two 5x5 convolutions, each with ReLU and 2x2 max-pooling, and three linear layers."""
 
     head_name = "fc3"
 
@@ -43,9 +42,7 @@ class LeNetNetwork(Model):
 
 
 class CnnBnNetwork(Model):
-    """Three blocks of 3x3 convolutions with batch norm, ReLU and max-pooling, and a linear
-    classifier.
-    """
+    """Three blocks of 3x3 convolutions with batch norm, ReLU and max-pooling, and a classifier."""
 
     head_name = "fc"
 
@@ -53,11 +50,16 @@ class CnnBnNetwork(Model):
         super().__init__()
         height, width, channels = size
         self.conv0 = nn.Conv2d(channels, 32, 3, padding=1)
-        self.conv1, self.bn1 = Conv3x3(32, 64), nn.BatchNorm2d(64)
-        self.conv2, self.bn2 = Conv3x3(64, 128), nn.BatchNorm2d(128)
-        self.conv3, self.bn3 = Conv3x3(128, 128), nn.BatchNorm2d(128)
-        self.conv4, self.bn4 = Conv3x3(128, 256), nn.BatchNorm2d(256)
-        self.conv5, self.bn5 = Conv3x3(256, 256), nn.BatchNorm2d(256)
+        self.conv1 = Conv3x3(32, 64)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.conv2 = Conv3x3(64, 128)
+        self.bn2 = nn.BatchNorm2d(128)
+        self.conv3 = Conv3x3(128, 128)
+        self.bn3 = nn.BatchNorm2d(128)
+        self.conv4 = Conv3x3(128, 256)
+        self.bn4 = nn.BatchNorm2d(256)
+        self.conv5 = Conv3x3(256, 256)
+        self.bn5 = nn.BatchNorm2d(256)
         self.fc = nn.Linear(256 * (height // 8) * (width // 8), classes, bias=False)
 
     def features(self, x: Tensor) -> Tensor:
@@ -74,11 +76,11 @@ class CnnBnNetwork(Model):
 class LeNet(ModelSettings):
     """LeNet-5 as the ECGR paper has it (section 4.1 and released code): ReLU and max-pooling.
 
-    61,706 parameters for 28x28x1 and 10 classes. Images below 32 pixels are padded by 2, as the
-    paper's are. The FedPMVR and FedPGVC authors' released LeNet has tanh, average pooling and no
-    padding; one LeNet serves all tables here, and this one is the text's. `batch_norm` adds batch
-    norm after each convolution, where FL-bench's LeNet5 has it (FedNCV's experiments); FL-bench
-    does not pad.
+    It has 61,706 parameters for 28x28x1 and 10 classes. Images below 32 pixels are padded by 2, as
+    in the paper. The LeNet that the authors of FedPMVR and FedPGVC released has tanh, average
+    pooling and no padding; all tables here use this one, which is that of the papers' text.
+    `batch_norm` adds batch norm after each convolution, where FL-bench's LeNet5 has it (FedNCV's
+    experiments); FL-bench does not pad.
     """
 
     batch_norm: bool = False
@@ -93,8 +95,8 @@ class LeNet(ModelSettings):
 class Cnn5(ModelSettings):
     """The 5-layer CNN of FedPMVR (appendix C.1 and released code), LeNet's layers without padding.
 
-    The appendix names ReLU for the fully connected layers only; the released code has it after the
-    convolutions, too. FedPGVC uses it as well.
+    The appendix mentions ReLU for the linear layers only; the released code has it after the
+    convolutions, too. FedPGVC uses this network as well.
     """
 
     def build(self, shape: tuple[int, ...], classes: int) -> LeNetNetwork:
@@ -103,10 +105,10 @@ class Cnn5(ModelSettings):
 
 @dataclass
 class CnnBn(ModelSettings):
-    """The CNN of ECGR (section 4.1 and released code): 32-64-128-256 channels, the classifier
-    without a bias.
+    """The CNN of ECGR (section 4.1 and released code): 32-64-128-256 channels.
 
-    The paper's log-softmax is left out: the cross-entropy of a log-softmax is that of the logits.
+    The classifier has no bias. The paper's log-softmax is left out: the cross-entropy of a
+    log-softmax is that of the logits.
     """
 
     def build(self, shape: tuple[int, ...], classes: int) -> CnnBnNetwork:

@@ -34,8 +34,7 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 def pool_relu(x: Tensor) -> Tensor:
-    """ReLU of 2x2 max-pooling. The papers pool after ReLU; both orders give the same bits,
-    gradients too.
+    """ReLU of 2x2 max-pooling. The papers pool after ReLU, which gives the same bits.
 
     ReLU keeps order, so the maximum commutes with it. Where the maximum is positive, the same entry
     is the first largest in both orders and gets the gradient; elsewhere ReLU's gradient is 0. This
@@ -47,8 +46,7 @@ def pool_relu(x: Tensor) -> Tensor:
 
 
 def convolve(x: Tensor, layer: nn.Conv2d) -> Tensor:
-    """layer(x) with extra channels of zeros up to a multiple of 8, also for an x that has such
-    channels.
+    """layer(x) with extra channels of zeros up to a multiple of 8; x may have such channels, too.
 
     A CPU's vectors hold 8 floats, and the channels_last pooling kernel falls back to single numbers
     for a rest: 0.54 ms for LeNet's 6 channels, 0.21 ms for 8 (batch 32). Zero weights leave the
@@ -59,7 +57,7 @@ def convolve(x: Tensor, layer: nn.Conv2d) -> Tensor:
     inputs, weight, bias = x.shape[1] - layer.in_channels, layer.weight, layer.bias
     if inputs or outputs:
         weight = functional.pad(weight, (0, 0, 0, 0, 0, inputs, 0, outputs))
-    if outputs:
+    if outputs and bias is not None:
         bias = functional.pad(bias, (0, outputs))
     return functional.conv2d(x, weight, bias, padding=layer.padding)
 
@@ -79,8 +77,7 @@ class Conv3x3(nn.Conv2d):
 
 
 def _transforms() -> tuple[Tensor, Tensor, Tensor]:
-    """Toom and Cook's matrices for 4 outputs of a filter of 3: for the outputs, the filter and the
-    inputs.
+    """Toom and Cook's matrices for 4 outputs of a filter of 3: outputs, filter and inputs.
 
     In one dimension, outputs = A ((G filter) * (B inputs)): a product of polynomials from its
     values at five points and at infinity. Kronecker products give two dimensions. These points
@@ -95,24 +92,23 @@ def _transforms() -> tuple[Tensor, Tensor, Tensor]:
     inputs = np.array(
         [np.append(polyfromroots(rest), 0) for rest in others] + [polyfromroots(points)]
     )
-    return tuple(
-        torch.from_numpy(np.kron(m, m)).to(torch.float32) for m in (outputs, filters, inputs)
-    )
+    return _squared(outputs), _squared(filters), _squared(inputs)
+
+
+def _squared(matrix: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.kron(matrix, matrix)).to(torch.float32)
 
 
 _OUTPUTS, _FILTERS, _INPUTS = _transforms()  # [16, 36], [36, 9], [36, 36]
-_PART = (
-    2**14
-)  # numbers at each of the 36 positions that are worked on at a time: 2.4 MB stay in the cache
+# Numbers at each of the 36 positions that are computed at a time: 2.4 MB stay in the cache.
+_PART = 2**14
 _INNER = slice(1, 5)
-# A tile reaches one pixel into the tiles before and after: (their index, their pixel, own index,
-# own pixel).
+# A tile reaches one pixel into its neighbours: (their index, their pixel, own index, own pixel).
 _BORDERS = ((slice(None, -1), 3, slice(1, None), 0), (slice(1, None), 0, slice(None, -1), 5))
 
 
 class Winograd(torch.autograd.Function):
-    """F(4x4, 3x3) of Lavin and Gray (2016): 36 multiplications for 16 outputs of a 3x3 filter
-    instead of 144.
+    """F(4x4, 3x3) of Lavin and Gray (2016): 16 outputs take 36 multiplications instead of 144.
 
     Every 6x6 tile of the input (4 apart) and every filter is transformed to 36 numbers, the sum
     over channels is one matrix product for each of the 36, and the results give 4x4 outputs. The

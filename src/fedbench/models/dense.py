@@ -9,10 +9,13 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from fedbench.core.errors import require
-from fedbench.models.base import Model, ModelSettings
+from fedbench.core.model import Model
+from fedbench.models.base import ModelSettings
 
 
 class LinearNetwork(Model):
+    """One layer, `fc`."""
+
     head_name = "fc"
 
     def __init__(self, inputs: int, classes: int):
@@ -24,6 +27,8 @@ class LinearNetwork(Model):
 
 
 class MlpNetwork(Model):
+    """Three layers with ReLU between them: fc1, fc2 and fc3."""
+
     head_name = "fc3"
 
     def __init__(self, inputs: int, hidden: list[int], classes: int):
@@ -53,6 +58,6 @@ class Mlp(ModelSettings):
 
     def build(self, shape: tuple[int, ...], classes: int) -> MlpNetwork:
         fits = len(self.hidden) == 2 and all(width >= 1 for width in self.hidden)
-        allowed = "exactly two widths of at least 1 are allowed, e.g. [64,32]"
-        require(fits, "model.hidden", self.hidden, allowed)
+        rule = "must be two integers of at least 1, such as [64,32]"
+        require(fits, "model.hidden", self.hidden, rule)
         return MlpNetwork(math.prod(shape), self.hidden, classes)

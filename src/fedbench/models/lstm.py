@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from fedbench.core.errors import bad_value, require
-from fedbench.models.base import Model, ModelSettings
+from fedbench.core.errors import BadInput, bad_value
+from fedbench.core.fields import count
+from fedbench.core.model import Model
+from fedbench.models.base import ModelSettings
 
-# cuDNN would rather have a copy of the weights of its own, but then they are no views of the flat
-# vector.
+# cuDNN warns that the weights are not in one piece of its own. They are views of the flat vector.
 warnings.filterwarnings(
     "ignore", message="RNN module weights are not part of single contiguous chunk"
 )
@@ -22,10 +23,10 @@ _PADDING = 0  # the number that is no word
 
 
 class LstmNetwork(Model):
-    """Both sentences go through the same embedding and LSTMs; u and v are the states at their last
-    words.
+    """Encodes both sentences with the same embedding and LSTMs, and classifies the pair.
 
-    [u, v, |u - v|, u * v] joins them, as in InferSent (Conneau et al. 2017).
+    With u and v for the states at their last words, the classifier's input is
+    [u, v, |u - v|, u * v], as in InferSent (Conneau et al. 2017).
     """
 
     head_name = "fc3"
@@ -48,12 +49,13 @@ class LstmNetwork(Model):
     def encode(self, sentences: Tensor) -> Tensor:
         """The state at the last word of every sentence [N, 1 + L]: its length, its words, padding.
 
-        The state at a word does not depend on what follows, so padding needs no masking, and what
-        is padding in all sentences is left out. An empty sentence counts as one word of padding,
-        whose embedding is zero.
+        The state at a word does not depend on the words after it, so padding needs no mask, and
+        columns that are padding in all sentences are left out. An empty sentence counts as one word
+        of padding, whose embedding is zero.
         """
-        lengths, words = sentences[:, 0].long().clamp(min=1), sentences[:, 1:].long()
-        if not lengths.is_meta:  # that device has no values to look at
+        lengths = sentences[:, 0].long().clamp(min=1)
+        words = sentences[:, 1:].long()
+        if not lengths.is_meta:  # tensors on that device have no values
             words = words[:, : int(lengths.max())]
         states = self.lstm2(self.lstm1(self.embedding(words))[0])[0]
         return states[torch.arange(len(states), device=states.device), lengths - 1]
@@ -61,25 +63,25 @@ class LstmNetwork(Model):
 
 @dataclass
 class Lstm(ModelSettings):
-    """FedPGVC's network for QQP (section 6.4): "two LSTM layers, two linear layers, and a final
-    classification layer".
+    """FedPGVC's network for QQP (section 6.4): two LSTM layers, two linear ones and a classifier.
 
-    The paper tells no more: the embedding, its width, the 128 units and how the two sentences meet
-    are choices of this project.
+    The paper says no more. The embedding, its width, the 128 units and how the two sentences are
+    joined are choices of this project.
     """
 
-    embedding: int = 100
-    hidden: int = 128
+    embedding: int = count(100)
+    hidden: int = count(128)
     reads_words = True
 
-    def build(
-        self, shape: tuple[int, ...], classes: int, vocabulary: int | None = None
-    ) -> LstmNetwork:
-        for key, value in (("model.embedding", self.embedding), ("model.hidden", self.hidden)):
-            require(value >= 1, key, value, "an integer of at least 1 is allowed")
-        if vocabulary is None or len(shape) != 2 or shape[0] != 2 or shape[1] < 2:
-            got = f"an example of this data is {'x'.join(map(str, shape))} numbers"
-            raise bad_value(
-                "model", "lstm", f"needs pairs of sentences, as data=qqp has them; {got}"
-            )
+    def build(self, shape: tuple[int, ...], classes: int) -> LstmNetwork:
+        raise _needs_pairs(shape)
+
+    def build_for_words(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> LstmNetwork:
+        if len(shape) != 2 or shape[0] != 2 or shape[1] < 2:
+            raise _needs_pairs(shape)
         return LstmNetwork(vocabulary, self.embedding, self.hidden, classes)
+
+
+def _needs_pairs(shape: tuple[int, ...]) -> BadInput:
+    got = f"an example of this data is {'x'.join(map(str, shape))} numbers"
+    return bad_value("model", "lstm", f"needs pairs of sentences, as data=qqp has them; {got}")

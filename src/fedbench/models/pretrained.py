@@ -1,6 +1,4 @@
-"""torchvision's weights for the trunk of a network: found in torch hub's cache or fetched, checked,
-loaded.
-"""
+"""torchvision's weights for the trunk of a network: find or download, check and load them."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from fedbench.models.base import read_safetensors, shorten
 from fedbench.models.torchvision_operators import import_torchvision
 
 _ENUMERATIONS = {"resnet18": "ResNet18_Weights", "vit_b_32": "ViT_B_32_Weights"}
-# What torch.load raises for a file that is damaged, cut short, or something else altogether.
+# Errors of torch.load for a file that is damaged, cut short or no file of tensors.
 _DAMAGED = (
     UnpicklingError,
     RuntimeError,
@@ -32,55 +30,50 @@ _DAMAGED = (
 
 
 def checkpoint_address(architecture: str) -> str:
-    """Where torchvision publishes the weights. The file's name ends with the beginning of its
-    SHA-256.
-    """
+    """Where torchvision publishes the weights. The file's name holds a part of its SHA-256."""
     return getattr(import_torchvision().models, _ENUMERATIONS[architecture]).IMAGENET1K_V1.url
 
 
 def find_checkpoint(architecture: str, download: bool) -> Path:
-    """torchvision's file in torch hub's cache, with the published hash; fetched only with
-    permission.
-    """
+    """torchvision's file in torch hub's cache, downloaded if it may be. Its hash is checked."""
     address = checkpoint_address(architecture)
     file = Path(torch.hub.get_dir()) / "checkpoints" / address.rsplit("/", 1)[1]
     if not file.exists():
         if not download:
             raise BadInput(
-                f"model.pretrained=true: {file.name} is not in {file.parent}; model.download=true"
-                f" gets it from {address}, model.weights=FILE names it elsewhere"
+                f"model.pretrained=true: {file.name} is not in {file.parent}; download it with"
+                f" model.download=true ({address}), or name the file with model.weights=FILE"
             )
         _fetch(address, file)
-    found, published = sha256(file, "model.pretrained=true"), _published_hash(file.name)
+    found = sha256(file, "model.pretrained=true")
+    published = _published_hash(file.name)
     if not found.startswith(published):
-        again = "delete it and model.download=true gets it again"
         raise BadInput(
-            f"model.pretrained=true: {file} has SHA-256 {found[:8]}, not {published}; {again}"
+            f"model.pretrained=true: {file} has SHA-256 {found[:8]}, not {published}; delete it,"
+            " and download it again with model.download=true"
         )
     return file
 
 
-def load_trunk(model: torch.nn.Module, file: Path, subject: str) -> None:
-    """Copy a file's tensors into the parts of the model that are torchvision's; its classifier is
-    left out.
+def load_trunk(model: torch.nn.Module, trunk: tuple[str, ...], file: Path, subject: str) -> None:
+    """Copy a file's tensors into the modules that `trunk` names; torchvision's classifier is not
+    loaded.
     """
     found = {
-        name: tensor
-        for name, tensor in _read(file, subject).items()
-        if name.split(".")[0] in model.trunk
+        name: tensor for name, tensor in _read(file, subject).items() if name.split(".")[0] in trunk
     }
     try:
-        # Without the metadata of the file, modules take old names as well as new ones.
+        # The dictionary has no version numbers, so modules take old names as well as new ones.
         result = model.load_state_dict(found, strict=False)
     except RuntimeError as error:  # shapes
         reason = " ".join(str(error).splitlines()[1].split())
         raise BadInput(f"{subject}: {file.name} does not fit: {reason}") from error
-    missing = [name for name in result.missing_keys if name.split(".")[0] in model.trunk]
+    missing = [name for name in result.missing_keys if name.split(".")[0] in trunk]
     differences = [("lacks", missing), ("has the unknown", list(result.unexpected_keys))]
     wrong = " and ".join(f"{verb} {shorten(names)}" for verb, names in differences if names)
     if wrong:
         raise BadInput(
-            f"{subject}: {file.name} {wrong}; torchvision's names for this network are needed"
+            f"{subject}: {file.name} {wrong}; its names must be torchvision's for this network"
         )
 
 
@@ -93,11 +86,13 @@ def sha256(file: Path, subject: str) -> str:
 
 
 def _published_hash(name: str) -> str:
-    return re.search(r"-([0-9a-f]{8,})\.", name).group(1)
+    match = re.search(r"-([0-9a-f]{8,})\.", name)
+    assert match is not None, name
+    return match.group(1)
 
 
 def _fetch(address: str, file: Path) -> None:
-    """Other processes wait and then use the same file."""
+    """Download the file. Other processes wait for it, and use it then."""
     from filelock import FileLock
 
     try:
@@ -109,8 +104,10 @@ def _fetch(address: str, file: Path) -> None:
                 )
     except (OSError, RuntimeError) as error:  # no network, a full disk, another hash
         reason = " ".join(str(error).split()) or type(error).__name__
-        by_hand = f"try again, or put the file into {file.parent}"
-        raise BadInput(f"model.download=true: {address}: failed ({reason}); {by_hand}") from error
+        raise BadInput(
+            f"model.download=true: downloading {address} failed ({reason}); try again, or put the"
+            f" file into {file.parent}"
+        ) from error
 
 
 def _read(file: Path, subject: str) -> dict[str, Tensor]:
@@ -122,10 +119,11 @@ def _read(file: Path, subject: str) -> dict[str, Tensor]:
     except OSError as error:
         raise unreadable(subject, error) from error
     except _DAMAGED as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadInput(f"{subject}: {file.name} is not a file of weights ({reason})") from error
+        raise BadInput(
+            f"{subject}: {file.name} must be a whole file of weights, as torch.save writes them"
+        ) from error
     if not isinstance(tensors, dict) or not all(
         isinstance(tensor, Tensor) for tensor in tensors.values()
     ):
-        raise BadInput(f"{subject}: {file.name} is not a file of named tensors")
+        raise BadInput(f"{subject}: {file.name} must hold named tensors and nothing else")
     return tensors

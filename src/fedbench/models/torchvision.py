@@ -8,40 +8,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from fedbench.core.errors import bad_value, require
-from fedbench.models.base import Layers, Model, ModelSettings, grouped, image_size, weighted
+from fedbench.core.fields import choice, count
+from fedbench.core.model import Layers, Model, grouped, weighted
+from fedbench.models.base import ModelSettings, image_size
 from fedbench.models.cpu_kernels import channels_last
 from fedbench.models.pretrained import find_checkpoint, load_trunk, sha256
 from fedbench.models.torchvision_operators import import_torchvision
 
-_PATCH = 32  # pixels a side of what ViT-B/32 takes for one word
-_MOST_PIXELS = (
-    4096  # a side: a batch of larger images fits into no memory, which shows only in training
-)
+_PATCH = 32  # pixels a side of ViT-B/32's patches
+_MOST_PIXELS = 4096  # a side; batches of larger images do not fit into memory
 _STEMS = ("imagenet", "cifar")
-_EXTRA = (512, 256)  # widths of the two linear layers; FedPGVC does not tell its own
+_EXTRA = (512, 256)  # widths of the two linear layers; FedPGVC does not say which it has
 
 
 class TrunkNetwork(Model):
-    """A torchvision network without its classifier, under torchvision's names, and linear layers on
-    top.
-    """
+    """A torchvision network, under torchvision's names, with other linear layers on top."""
 
     head_name = "fc3"
-    trunk: tuple[
-        str, ...
-    ]  # first parts of the names of what torchvision's weight files hold for it
-    extra = True  # whether FedPGVC's two linear layers stand before the classifier
+    trunk: tuple[str, ...]  # torchvision's names of the modules that are kept
+    extra = True  # whether FedPGVC's two linear layers come before the classifier
     pixels: int | None = None  # a side, to which images are resized
 
     def add_top(self, inputs: int, classes: int) -> None:
-        """The two linear layers, each with ReLU, and the classifier of FedPGVC, section 6.4."""
-        self.fc1, self.fc2 = nn.Linear(inputs, _EXTRA[0]), nn.Linear(*_EXTRA)
+        """Add the two linear layers and the classifier of FedPGVC, section 6.4."""
+        self.fc1 = nn.Linear(inputs, _EXTRA[0])
+        self.fc2 = nn.Linear(*_EXTRA)
         self.fc3 = nn.Linear(_EXTRA[1], classes)
 
     def features(self, x: Tensor) -> Tensor:
@@ -49,12 +47,17 @@ class TrunkNetwork(Model):
         return functional.relu(self.fc2(functional.relu(self.fc1(x)))) if self.extra else x
 
     def pooled(self, x: Tensor) -> Tensor:
-        """What torchvision's classifier would get, [N, F]."""
+        """The input of torchvision's own classifier, [N, F]."""
         raise NotImplementedError
 
 
 class ResNet18Network(TrunkNetwork):
     trunk = ("conv1", "bn1", "layer1", "layer2", "layer3", "layer4")
+    bn1: nn.Module
+    layer1: nn.Module
+    layer2: nn.Module
+    layer3: nn.Module
+    layer4: nn.Module
 
     def __init__(self, classes: int, stem: str, extra: bool, pixels: int | None):
         super().__init__()
@@ -70,7 +73,9 @@ class ResNet18Network(TrunkNetwork):
         if extra:
             self.add_top(whole.fc.in_features, classes)
         else:
-            self.extra, self.head_name, self.fc = False, "fc", whole.fc
+            self.extra = False
+            self.head_name = "fc"
+            self.fc = whole.fc
 
     def pooled(self, x: Tensor) -> Tensor:
         x = self.pool(functional.relu(self.bn1(self.conv1(x)), inplace=True))
@@ -80,6 +85,9 @@ class ResNet18Network(TrunkNetwork):
 
 class VitB32Network(TrunkNetwork):
     trunk = ("class_token", "conv_proj", "encoder")
+    class_token: Tensor
+    conv_proj: nn.Module
+    encoder: Any  # torchvision's, with `layers`, `ln` and `pos_embedding`
 
     def __init__(self, classes: int, pixels: int):
         super().__init__()
@@ -95,10 +103,9 @@ class VitB32Network(TrunkNetwork):
         return self.encoder(words)[:, 0]
 
     def layers(self) -> Layers:
-        """In a block the norm comes first, so it belongs to what precedes the block.
+        """A block begins with a norm, which so belongs to the layer before the block.
 
-        What is added to the patches, class token and positions, belongs to the convolution that
-        makes them.
+        The class token and the positions belong to the convolution that makes the patches.
         """
         blocks = weighted(self.encoder.layers, "encoder.layers.")
         rest = [
@@ -121,32 +128,32 @@ def resized(images: Tensor, size: int | None) -> Tensor:
 
 
 def colour(images: Tensor) -> Tensor:
-    """Three channels: a grey one is repeated, so that a grey dataset has the same network and
-    weight files.
-    """
+    """Repeat a grey channel three times: grey images then have the network of coloured ones."""
     return images.expand(-1, 3, -1, -1)
 
 
 @dataclass
 class TrunkSettings(ModelSettings):
-    """A network whose trunk may start from torchvision's weights: from its cache, or from the file
-    `weights`.
+    """Settings of a network whose trunk may start from torchvision's weights.
+
+    With `pretrained`, they come from the file `weights`, or else from torch hub's cache. Without,
+    the file `weights` holds the whole network, as for other models.
     """
 
-    pretrained: bool = (
-        False  # `weights` then is a file of torchvision's; else it holds the whole network
-    )
-    download: bool = False  # whether torchvision's file may be fetched when it is not in its cache
+    pretrained: bool = False
+    download: bool = False  # whether torchvision's file may be downloaded into the cache
     architecture = ""  # torchvision's name
 
     def load_weights(self, model: Model) -> None:
         if not self.pretrained:
-            return super().load_weights(model)
+            super().load_weights(model)
+            return
+        assert isinstance(model, TrunkNetwork)
         if self.weights is not None:
-            return load_trunk(
-                model, Path(self.weights).expanduser(), f"model.weights={self.weights}"
-            )
-        return load_trunk(model, self._checkpoint(), "model.pretrained=true")
+            file, subject = Path(self.weights).expanduser(), f"model.weights={self.weights}"
+        else:
+            file, subject = self._checkpoint(), "model.pretrained=true"
+        load_trunk(model, model.trunk, file, subject)
 
     def content_hash(self) -> str:
         if self.weights is not None:
@@ -172,46 +179,39 @@ class ResNet18(TrunkSettings):
     `extra` adds two linear layers of 512 and 256 units before the classifier, FedPGVC's network for
     CIFAR-100 and Tiny-ImageNet (section 6.4, "on top of the pre-trained models"). Without, it is
     torchvision's network as it is, which ECGR trains from random weights on LC25000.
+
+    `stem=imagenet` begins with a 7x7 convolution of stride 2 and pooling, `cifar` with a 3x3
+    convolution for images of 32 pixels.
     """
 
-    stem: str = (
-        "imagenet"  # 7x7 convolution of stride 2 and pooling; cifar: 3x3, for images of 32 pixels
-    )
+    stem: str = choice("imagenet", _STEMS)
     extra: bool = True
-    image_size: int | None = None  # resize images to this many pixels a side
+    # Resize images to this many pixels a side.
+    image_size: int | None = count(None, at_least=8, at_most=_MOST_PIXELS)
     architecture = "resnet18"
 
     def build(self, shape: tuple[int, ...], classes: int) -> ResNet18Network:
         self._check_channels("resnet18", shape)
-        require(self.stem in _STEMS, "model.stem", self.stem, f"choose from {', '.join(_STEMS)}")
-        size, allowed = self.image_size, f"null or 8 to {_MOST_PIXELS} pixels are allowed"
-        require(size is None or 8 <= size <= _MOST_PIXELS, "model.image_size", size, allowed)
-        allowed = (
-            "torchvision's weights are for a stem of 7x7, so imagenet is allowed with"
-            " model.pretrained=true"
-        )
-        require(not self.pretrained or self.stem == "imagenet", "model.stem", self.stem, allowed)
+        fits = not self.pretrained or self.stem == "imagenet"
+        rule = "must be imagenet with model.pretrained=true: torchvision's weights are for 7x7"
+        require(fits, "model.stem", self.stem, rule)
         return ResNet18Network(classes, self.stem, self.extra, self.image_size)
 
 
 @dataclass
 class VitB32(TrunkSettings):
-    """torchvision's ViT-B/32 with two linear layers of 512 and 256 units: FedPGVC's for CIFAR-100
-    (section 6.4).
+    """torchvision's ViT-B/32 and two linear layers of 512 and 256 units.
+
+    FedPGVC has it for CIFAR-100 (section 6.4). Images are resized to `image_size` pixels a side.
     """
 
-    image_size: int = 224  # images are resized to this many pixels a side, a multiple of 32
+    image_size: int = count(224, at_least=_PATCH, at_most=_MOST_PIXELS)
     architecture = "vit_b_32"
 
     def build(self, shape: tuple[int, ...], classes: int) -> VitB32Network:
         self._check_channels("vit_b32", shape)
         size = self.image_size
-        allowed = f"a multiple of 32, at most {_MOST_PIXELS}, is allowed"
-        require(
-            _PATCH <= size <= _MOST_PIXELS and size % _PATCH == 0, "model.image_size", size, allowed
-        )
-        allowed = (
-            "torchvision's weights are for 224 pixels, so 224 is allowed with model.pretrained=true"
-        )
-        require(not self.pretrained or size == 224, "model.image_size", size, allowed)
+        require(size % _PATCH == 0, "model.image_size", size, f"must be a multiple of {_PATCH}")
+        rule = "must be 224 with model.pretrained=true: torchvision's weights are for 224 pixels"
+        require(not self.pretrained or size == 224, "model.image_size", size, rule)
         return VitB32Network(classes, size)

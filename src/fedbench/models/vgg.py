@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from fedbench.models.base import Model, ModelSettings, image_size
+from fedbench.core.model import Model
+from fedbench.models.base import ModelSettings, image_size
 from fedbench.models.cpu_kernels import channels_last, pool_relu
 
-# Channels of the convolutions of each block; every block ends with 2x2 max-pooling. Configurations
-# D and E.
+# Configurations D and E: the channels of each block's convolutions. A block ends with max-pooling.
 _BLOCKS = {
     16: ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3),
     19: ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4),
@@ -20,9 +20,7 @@ _HIDDEN = 512
 
 
 class VggNetwork(Model):
-    """Five blocks of 3x3 convolutions with ReLU, a pooling to one pixel, and three fully connected
-    layers.
-    """
+    """Five blocks of 3x3 convolutions with ReLU, a pooling to one pixel, three linear layers."""
 
     head_name = "fc3"
 
@@ -48,13 +46,12 @@ class VggNetwork(Model):
             norm = getattr(self, f"bn{number}")
             x = x if norm is None else norm(x)
             x = pool_relu(x) if number in self.ends else functional.relu(x, inplace=True)
-        x = functional.adaptive_avg_pool2d(x, 1).flatten(1)  # of the one pixel that is left of 32
+        x = functional.adaptive_avg_pool2d(x, 1).flatten(1)  # images of 32 pixels have one left
         return functional.relu(self.fc2(functional.relu(self.fc1(x))))
 
 
 def _he(layer: nn.Conv2d | nn.Linear) -> nn.Module:
-    """Initial weights of He et al. (2015), made for deep networks with ReLU and no batch norm, and
-    biases of 0.
+    """Set the initial weights of He et al. (2015), for deep networks with ReLU, and biases of 0.
 
     They keep the size of the signals: the outputs of a VGG-19 deviate by 0.03 between images. With
     torchvision's for the convolutions (fan_out) and PyTorch's for the others it is 0.0003, with
@@ -62,6 +59,7 @@ def _he(layer: nn.Conv2d | nn.Linear) -> nn.Module:
     is 2.09, and was 2.30 with the former.
     """
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer
 
@@ -70,12 +68,12 @@ def _he(layer: nn.Conv2d | nn.Linear) -> nn.Module:
 class Vgg(ModelSettings):
     """What the two depths share.
 
-    No paper says how it fits a VGG to 32 pixels. The convolutions are torchvision's. Of three fully
-    connected layers of 4096 for 224 pixels, this keeps the number, which makes 16 and 19 layers
-    with weights, and takes 512, the usual width for CIFAR: 512-512-512-classes. FedPVR's VGG-11,
-    which FedPMVR follows in what it corrects, has three as well, so the last two layers are fc2 and
-    fc3 in both. There is no dropout: none of the papers names it, and a gradient in evaluation mode
-    (FedGSNR's) is then that of the network in training.
+    No paper says how it fits a VGG to images of 32 pixels. The convolutions are torchvision's. Of
+    its three linear layers of width 4096, for 224 pixels, this network keeps the number, which
+    makes 16 and 19 layers with weights, and takes the width 512 that is usual for CIFAR. FedPVR's
+    VGG-11, whose corrected layers FedPMVR takes over, has three as well, so the last two layers are
+    fc2 and fc3 in both. There is no dropout: none of the papers mentions it, and without it a
+    gradient in evaluation mode (FedGSNR's) is that of the network in training.
     """
 
     batch_norm: bool = False
@@ -88,8 +86,9 @@ class Vgg(ModelSettings):
 
 @dataclass
 class Vgg16(Vgg):
-    """FedGSNR's network for CIFAR-100 (section VIII). 15,245,130 parameters for 32x32x3 and 10
-    classes.
+    """FedGSNR's network for CIFAR-100 (section VIII).
+
+    It has 15,245,130 parameters for 32x32x3 and 10 classes.
     """
 
     depth = 16
@@ -97,12 +96,11 @@ class Vgg16(Vgg):
 
 @dataclass
 class Vgg19(Vgg):
-    """FedPMVR's second network for CIFAR-10 (table 1). 20,554,826 parameters for 32x32x3 and 10
-    classes.
+    """FedPMVR's second network for CIFAR-10 (table 1).
 
-    In that table FedBN fails where FedAvg does not (beta 0.1), which a network without batch norm,
-    where both are the same method, cannot show; its LeNet and CNN columns differ as well, though,
-    and they have none.
+    It has 20,554,826 parameters for 32x32x3 and 10 classes. In that table FedBN fails where FedAvg
+    does not (beta 0.1). Without batch norm both are the same method, which suggests a network with
+    batch norm; but the table's LeNet and CNN columns, which have none, differ as well.
     """
 
     depth = 19

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedbench.parallel.processes import PIECE_ELEMENTS, Group
+from fedbench.parallel.group import PIECE_ELEMENTS, Group
 
 SUM_ELEMENTS = 2**23  # of rows that are summed at a time
 VECTOR = 64  # columns are cut at multiples of this many elements

@@ -1,5 +1,6 @@
-"""Ctrl-C and SIGTERM end a run after the current round, with a checkpoint; a second one ends it at
-once.
+"""Ctrl-C and SIGTERM end a run after the current round, with a checkpoint.
+
+A second one ends it at once.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import mmap
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
 from fedbench.parallel.processes import speaks
 
@@ -17,13 +19,14 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """A flag that signals set in the parent and forked ranks read. Used as a context manager around
-    a run.
+    """A flag that signals set in the parent and that forked ranks read.
+
+    `with StopRequest() as stop:` handles the signals of a run; `stop.requested` is the flag.
     """
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 1)  # anonymous shared memory: a fork sees later changes
-        self._previous: dict[int, object] = {}
+        self._previous: dict[int, Any] = {}
 
     @property
     def requested(self) -> bool:
@@ -35,7 +38,7 @@ class StopRequest:
         self._shared[0] = 1
         if speaks():
             print(
-                "stopping after this round, with a checkpoint (again: at once)",
+                "stopping after this round, with a checkpoint (Ctrl-C again stops at once)",
                 file=sys.stderr,
                 flush=True,
             )

@@ -1,10 +1,8 @@
-"""Ranks that `torchrun` (or mpirun, srun) started: they meet, agree before they train, and leave
-together.
+"""Ranks that `torchrun` (or mpirun, srun) started: they meet, agree, train and leave together.
 
-All of it goes through the key-value store that torchrun opens beside the ranks, because a process
-group cannot say why somebody is missing. The store may outlive an attempt: after a restart it still
-holds what dead ranks wrote. So the ranks of an attempt meet under a name of their own, and
-everything they write is below that name.
+They use the key-value store that torchrun opens for them, because a process group cannot report why
+a rank is missing. The store may outlive an attempt: after a restart it still holds what dead ranks
+wrote. So the ranks of an attempt meet under a new name, and everything they write is below it.
 """
 
 from __future__ import annotations
@@ -25,25 +23,25 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 
 from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput, bad_value, require
 from fedbench.core.files import remove_made
 from fedbench.parallel.failures import GO_ON, REMOVED, Ended, MachineFault
-from fedbench.parallel.processes import Group, under_torchrun
+from fedbench.parallel.group import Group
+from fedbench.parallel.processes import end_with_parent, under_torchrun
 
 Result = TypeVar("Result")
-Record = dict[str, Any]  # what a rank tells the others
+Record = dict[str, Any]  # what a rank reports to the others
 LEADER = "fedbench/leader"  # the name of the newest attempt
 LONGEST_PAUSE = 0.2  # seconds between two looks into the store
 NETWORK_FILE_SECONDS = 5
-LAST_WORDS_SECONDS = 2  # for what is said or asked when something has failed already
+LAST_WORDS_SECONDS = 2  # for a last message or question after a failure
 
 
 class AllLeave(BaseException):
-    """A rank has left for good: nothing more can be done together.
+    """A rank has left, so the others must leave, too.
 
-    Not an Exception, because Hydra catches those of a job and goes on with the next one.
+    Not an Exception, because Hydra catches those of a job and continues with the next one.
     """
 
     def __init__(self, reason: str, status: int) -> None:
@@ -55,11 +53,11 @@ class Ranks:
     """This process among the ranks of a program. Alone, it agrees with itself at once."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size, self.host = rank, size, socket.gethostname()
-        self.broken = (
-            False  # a collective operation failed: nobody may wait for the others any more
-        )
-        self._store: dist.Store | None = None
+        self.rank = rank
+        self.size = size
+        self.host = socket.gethostname()
+        self.broken = False  # after a failed exchange no rank may wait for the others any more
+        self._opened: dist.Store | None = None
         self._attempt = ""
         self._agreements = 0
 
@@ -67,16 +65,19 @@ class Ranks:
     def leader(self) -> bool:
         return self.rank == 0
 
+    @property
+    def _store(self) -> dist.Store:
+        assert self._opened is not None, "the ranks have not met"
+        return self._opened
+
     def give_up(self) -> None:
-        """Say that the others cannot be relied on any more."""
+        """Note that the other ranks cannot be relied on any more."""
         self.broken = self.size > 1
 
     def together(self, action: Callable[[], Result], timeout: int, patient: bool = False) -> Result:
-        """Do something on every rank. Whoever refuses or fails, does so for all: the same error is
-        raised everywhere.
+        """Do something on every rank. If one refuses or fails, the same error is raised on all.
 
-        With `patient`, the others may take as long as they like: one of them waits for somebody
-        else.
+        With `patient` there is no limit of time: a rank may wait for another program.
         """
         if self.size == 1:
             return action()
@@ -94,7 +95,7 @@ class Ranks:
         return result
 
     def agree(self, facts: dict[str, str], timeout: int) -> None:
-        """Refuse to go on unless every rank has the same facts. The first difference is named."""
+        """Refuse to continue unless all ranks have the same facts; names the first difference."""
         if self.size == 1:
             return
         records = self._gather({"facts": facts}, timeout)
@@ -104,41 +105,38 @@ class Ranks:
             for what, value in first.items():
                 own = record["facts"].get(what)  # another version may not know this fact
                 if own != value:
-                    theirs = (
+                    raise BadInput(
                         f"{_place(rank, record)} has another {what} than {where} ({own}, not"
-                        f" {value})"
+                        f" {value}); all ranks must have the same"
                     )
-                    raise BadInput(f"{theirs}; all ranks must have the same")
 
     def refuse(self, reason: str, timeout: int) -> str:
-        """Tell the others that this rank leaves before there is a run. Returns what to say: the
-        first rank's reason.
+        """Report to the others that this rank leaves before a run. Returns the first rank's
+        reason, which is to be printed.
         """
         if self.size == 1 or self.broken:
             return reason
         try:
             self._meet(timeout)
             return _first_problem(self._gather({"refused": reason, "status": BAD_INPUT}, timeout))
-        except MachineFault:  # nobody is there to be told
+        except MachineFault:  # the others cannot be reached
             return reason
 
     def remember(self, what: str) -> None:
         """Keep a fact for the attempts after this one."""
-        if self._store is not None:
+        if self._opened is not None:
             self._store.set(f"fedbench/remembered/{what}", "")
 
     def remembers(self, what: str) -> bool:
         """Whether an earlier attempt has remembered this."""
-        if self._store is None:
+        if self._opened is None:
             return False
         if not _agent_has_the_store() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0:
             return True  # the store is new in every attempt
         return self._store.check([f"fedbench/remembered/{what}"])
 
     def check_common_folder(self, folder: Path, timeout: int) -> None:
-        """Refuse a folder that some of the machines do not see. Nothing of the check stays in
-        it.
-        """
+        """Refuse a folder that some of the machines do not see. The check leaves nothing in it."""
         if self.size == 1:
             return
         token = folder / f".{self._attempt.rpartition('/')[2]}.part"
@@ -165,17 +163,13 @@ class Ranks:
         return Group()
 
     def explain(self, error: Exception, timeout: int) -> MachineFault | None:
-        """One line for the loss of another rank, with that rank's own reason where it could say
-        one.
-        """
+        """One line for the loss of another rank, with that rank's own reason if it left one."""
         self.give_up()
         ended = Ended.of(self.rank, error)
         if self.size == 1 or not (ended.lost or ended.fault.startswith(REMOVED)):
             return None
         reason = self._last_words()
-        if (
-            ended.fault and not reason
-        ):  # files are gone, and nobody says why: that is a reason of its own
+        if ended.fault and not reason:  # files are gone: that is a reason of its own
             return None
         if not reason and ended.waited:
             reason = (
@@ -186,19 +180,15 @@ class Ranks:
         )
 
     def tell_failure(self, reason: str) -> None:
-        """Leave the reason for the others, who will notice only that this rank is gone."""
+        """Leave the reason for the others, which only notice that this rank is gone."""
         if self._attempt:
             text = f"{self._me()} failed: {reason}"
             _briefly(lambda: self._store.set(f"{self._attempt}/failed", text))
 
     def leave(self, status: int) -> NoReturn:
-        """End this process: take the process group down first, but never wait for one that is
-        broken.
-        """
-        for number in (
-            signal.SIGINT,
-            signal.SIGTERM,
-        ):  # torchrun ends those that are slower than the first to leave
+        """End this process. The process group is taken down first, unless it is broken."""
+        # torchrun sends signals to those that are slower than the first to leave.
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -206,12 +196,12 @@ class Ranks:
             os._exit(status)
         if dist.is_initialized():
             dist.destroy_process_group()
-        if self._store is not None and not _agent_has_the_store():
+        if self._opened is not None and not _agent_has_the_store():
             self._leave_the_store()
         sys.exit(status)
 
     def _leave_the_store(self) -> None:
-        """The leader holds the store itself: it goes last."""
+        """The leader, whose process holds the store, leaves last."""
         others = [f"{self._attempt}/left/{rank}" for rank in range(1, self.size)]
         if not self.leader:
             self._store.set(others[self.rank - 1], "")
@@ -226,8 +216,8 @@ class Ranks:
     def _meet(self, timeout: int) -> None:
         """Find the other ranks of this attempt, and with them a name for it.
 
-        The leader offers a name; everybody leaves a token of its own below it; when all are there,
-        the leader confirms the tokens that it saw. A name that an earlier leader offered never
+        The leader offers a name, and every rank writes a token of its own below it. When all are
+        there, the leader confirms the tokens that it saw. A name of an earlier attempt never
         confirms the token of a new rank.
         """
         if self._attempt:
@@ -236,11 +226,9 @@ class Ranks:
         complaint = (
             f"runtime.timeout={timeout}: {self._me()} could not meet the other ranks at {address}"
         )
-        with _limited(
-            timeout + 1, complaint
-        ):  # one more: what can say more about it is to speak first
+        with _limited(timeout + 1, complaint):  # later than the timeouts below, which say more
             try:
-                self._store = _open_store(self.rank, timeout)
+                self._opened = _open_store(self.rank, timeout)
                 self._attempt = self._offer(timeout) if self.leader else self._follow(timeout)
             except (dist.DistError, MachineFault) as error:
                 self.give_up()
@@ -284,7 +272,7 @@ class Ranks:
         self._store.set(key, json.dumps({**record, "host": self.host}))
 
     def _gather(self, record: Record, timeout: int | None) -> list[Record]:
-        """What every rank says at this point."""
+        """The records of all ranks at this point of the program."""
         complaint = f"runtime.timeout={timeout}: {self._me()} lost the way to the other ranks"
         with nullcontext() if timeout is None else _limited(timeout + 1, complaint):
             try:
@@ -322,9 +310,7 @@ class Ranks:
             raise AllLeave(problem, statuses[0]) if statuses else BadInput(problem)
 
     def _last_words(self) -> str:
-        """What a rank that failed has left; nothing where there is none, or no way to the store any
-        more.
-        """
+        """The reason that a failed rank has left; empty without one, or without the store."""
         key = f"{self._attempt}/failed"
         return (
             _briefly(lambda: self._store.get(key).decode() if self._store.check([key]) else "")
@@ -334,10 +320,10 @@ class Ranks:
 
 @cache
 def this_rank() -> Ranks:
-    """What this process is for its whole life. Under torchrun it ends when torchrun does."""
+    """This process among the ranks. Under torchrun it ends when torchrun does."""
     if not under_torchrun():
         return Ranks()
-    multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)
+    end_with_parent()
     return Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
 
 
@@ -370,11 +356,8 @@ def _find(token: Path) -> None:
     """A network file system may show a new file a moment later."""
     deadline = time.monotonic() + NETWORK_FILE_SECONDS
     while not token.exists():
-        allowed = (
-            "all machines must see the same folder, and this one does not see what rank 0 has"
-            " written there"
-        )
-        require(time.monotonic() < deadline, "results", token.parent, allowed)
+        rule = "all machines must see the same folder, and this one does not see rank 0's files"
+        require(time.monotonic() < deadline, "results", token.parent, rule)
         time.sleep(0.1)
         with suppress(OSError):
             os.listdir(token.parent)  # asks the server anew
@@ -385,9 +368,7 @@ def _place(rank: int, record: Record) -> str:
 
 
 def _first_problem(records: list[Record]) -> str:
-    """The reason of the first rank that has one. Its name goes before it, unless all ranks say the
-    same.
-    """
+    """The reason of the first rank that has one, after its name unless all have the same."""
     reasons = [record.get("failed", record.get("refused", "")) for record in records]
     for rank, reason in enumerate(reasons):
         if reason:
@@ -409,8 +390,9 @@ def _pauses() -> Iterator[float]:
 
 @contextmanager
 def _limited(seconds: float, complaint: str) -> Iterator[None]:
-    """End this process with one line when the work inside takes longer: nothing else reaches what
-    hangs in C++.
+    """End this process with one line when the work inside takes longer.
+
+    Nothing else can stop a call that hangs in C++.
     """
 
     def give_up() -> None:
@@ -427,7 +409,7 @@ def _limited(seconds: float, complaint: str) -> Iterator[None]:
 
 
 def _briefly(action: Callable[[], Result]) -> Result | None:
-    """What an action gives within a moment; a store behind a broken line may never answer."""
+    """The result of an action, or None if it takes long: a broken connection may never answer."""
     results: list[Result] = []
 
     def attempt() -> None:

@@ -1,6 +1,4 @@
-"""How the training set is split among clients: `instantiate(cfg.partition).draw(labels, classes,
-seed)`.
-"""
+"""How the training set is split among clients: `Dirichlet().draw(labels, classes, seed)`."""
 
 from fedbench.partitions.base import Partition, Split
 from fedbench.partitions.dirichlet import Dirichlet

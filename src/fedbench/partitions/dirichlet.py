@@ -6,31 +6,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbench.core.errors import require
+from fedbench.core.fields import number
 from fedbench.data.dataset import largest_remainder
 from fedbench.partitions.base import Draw, Partition
 
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """A class's shares over the clients are drawn from Dirichlet(alpha, ..., alpha) (Yurochkin et
+    """Each class is shared among the clients as Dirichlet(alpha, ..., alpha) says (Yurochkin et
     al.).
 
     Large alpha tends to iid, small alpha puts each class on one client. Many papers draw again
     until every client has enough samples, which for a small alpha never ends; here small clients
-    are topped up (see `Partition`), as ECGR's code does to give each client two batches at alpha
-    0.01.
+    get samples of others (see `Partition`), as in ECGR's code, which so gives each client two
+    batches at alpha 0.01.
     """
 
-    alpha: float = 0.5
-
-    def check(self, totals: np.ndarray) -> None:
-        # Below 1e-6 every class is on one client all the same, and the logarithms below would
-        # overflow.
-        require(
-            1e-6 <= self.alpha < np.inf, "partition.alpha", self.alpha, "a finite number from 1e-6"
-        )
-        super().check(totals)
+    # Below 1e-6 every class is on one client anyway, and the logarithms below would overflow.
+    alpha: float = number(0.5, at_least=1e-6)
 
     def draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> Draw:
         shape = (len(totals), self.clients)

@@ -1,4 +1,4 @@
-"""A split that somebody made elsewhere."""
+"""A split that is read from a file."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from pathlib import Path
 import numpy as np
 
 from fedbench.core.errors import BadInput, bad_value, require
+from fedbench.core.fields import count, number
 from fedbench.data.files import file_hash, require_file, unreadable
 from fedbench.partitions.base import Split
 
-_NEEDED = "a JSON file: a list with a list of training indices for each client"
+_FORMAT = "must be a JSON file: a list with a list of training indices for each client"
 
 
 @dataclass(frozen=True)
 class FilePartition:
-    """A JSON list with a list of training indices for each client, such as a run's own
-    `partition.json`.
+    """A JSON list with a list of training indices for each client: `[[0, 2], [1, 3]]`.
 
-    A client may be empty, but no index may be repeated, nor be left out unless `incomplete` says
-    that this is meant: most likely the file was made for other data. (`heterogeneity` counts
-    indices without a client as `unused`.) Indices count the training set that is used, after
-    `data.subset`. The seed plays no part.
+    A run's own `partition.json` is such a file. A client may be empty, but no index may be
+    repeated. An index may be left out only with `incomplete`, because a file that does so was most
+    likely made for other data. (`heterogeneity` counts indices without a client as `unused`.)
+    Indices refer to the training set after `data.subset`. The seed has no effect.
     """
 
     path: str | None = None
-    clients: int | None = None  # null = as many as the file has
-    local_test: float = 0.0  # share of a client's samples that are put aside to test it with
-    incomplete: bool = False  # whether training examples may be nobody's
+    clients: int | None = count(None)  # null = as many as the file has
+    # Share of a client's samples that are put aside to test it with.
+    local_test: float = number(0.0, at_least=0, below=1)
+    incomplete: bool = False  # whether training examples may belong to no client
 
     def draw(self, labels: np.ndarray, classes: int, seed: int) -> Split:
         lists = self._read()
         if self.clients is not None:
-            allowed = f"null or {len(lists)}, the clients of partition.path"
-            require(self.clients == len(lists), "partition.clients", self.clients, allowed)
+            rule = f"must be null or {len(lists)}, the number of clients in partition.path"
+            require(self.clients == len(lists), "partition.clients", self.clients, rule)
         try:
-            return Split(_parts(lists, len(labels), self.incomplete))
+            return Split(_checked_indices(lists, len(labels), self.incomplete))
         except ValueError as error:
             raise BadInput(f"{self._subject()}: {error}") from error
 
     def split(self, labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray]:
-        """The indices alone."""
-        return self.draw(labels, classes, seed).parts
+        """The clients' indices alone."""
+        return self.draw(labels, classes, seed).client_indices
 
     def content_hash(self) -> str:
         """Hash of the file's bytes."""
@@ -54,7 +55,7 @@ class FilePartition:
 
     def _file(self) -> Path:
         if not self.path:
-            raise bad_value("partition.path", self.path, f"partition=file needs {_NEEDED}")
+            raise bad_value("partition.path", self.path, _FORMAT)
         return Path(self.path).expanduser()
 
     def _read(self) -> list[list[int]]:
@@ -64,44 +65,39 @@ class FilePartition:
             lists = json.loads(file.read_bytes())
         except OSError as error:
             raise unreadable(self._subject(), error) from error
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # bad JSON, bad UTF-8, numbers of thousands of digits
-            raise BadInput(f"{self._subject()}: not JSON ({error}); needs {_NEEDED}") from error
-        if not (
-            isinstance(lists, list)
-            and lists
-            and all(isinstance(indices, list) for indices in lists)
-        ):
-            raise BadInput(f"{self._subject()}: needs {_NEEDED}")
+        # A ValueError is bad JSON, bad UTF-8 or a number of thousands of digits.
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"{self._subject()}: {_FORMAT} ({error})") from error
+        is_list = isinstance(lists, list) and bool(lists)
+        if not is_list or not all(isinstance(indices, list) for indices in lists):
+            raise BadInput(f"{self._subject()}: {_FORMAT}")
         return lists
 
 
-def _parts(lists: list[list[int]], samples: int, incomplete: bool) -> list[np.ndarray]:
+def _checked_indices(lists: list[list[int]], samples: int, incomplete: bool) -> list[np.ndarray]:
     owner: dict[int, int] = {}
     for client, indices in enumerate(lists):
         for index in indices:
             if type(index) is not int:  # true and false are integers to isinstance
                 raise ValueError(
-                    f"client {client} has {json.dumps(index)[:40]}, needs whole numbers"
+                    f"client {client} has {json.dumps(index)[:40]}; it must be an integer"
                 )
             if not 0 <= index < samples:
                 raise ValueError(
-                    f"client {client} has index {str(index)[:40]}, needs 0 to {samples - 1}"
+                    f"client {client} has index {str(index)[:40]}; it must be 0 to {samples - 1}"
                 )
             if index in owner:
                 raise ValueError(
-                    f"index {index} is in client {owner[index]} and again in client {client}"
+                    f"index {index} is in client {owner[index]} and again in client {client}; it"
+                    " must be in one"
                 )
             owner[index] = client
     if not owner:
-        raise ValueError("no client has any index")
+        raise ValueError("no client has an index; at least one must have some")
     if len(owner) < samples and not incomplete:
         first = next(index for index in range(samples) if index not in owner)
-        words = (
+        raise ValueError(
             f"{samples - len(owner)} of {samples} training examples are in no client, the first is"
-            f" {first}"
+            f" {first}; if that is meant, set partition.incomplete=true"
         )
-        raise ValueError(f"{words}; partition.incomplete=true allows that")
     return [np.sort(np.array(indices, dtype=np.int64)) for indices in lists]

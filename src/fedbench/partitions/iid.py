@@ -1,4 +1,4 @@
-"""The reference without heterogeneity."""
+"""Clients without heterogeneity, as a reference."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ class Iid(Partition):
     """Every client has a random share of the training set; sizes differ by one at most."""
 
     def draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> Draw:
-        # Shuffled labels, cut into equal pieces: a client's class counts vary as those of a random
-        # sample do.
+        # Shuffled labels, cut into equal pieces: class counts vary as those of random samples do.
         labels = rng.permutation(np.repeat(np.arange(len(totals)), totals))
         owner = np.arange(len(labels)) * self.clients // len(labels)
         cells = np.bincount(owner * len(totals) + labels, minlength=self.clients * len(totals))

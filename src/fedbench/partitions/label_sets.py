@@ -1,24 +1,26 @@
-"""Partitions that give each client a set of labels and share a class equally among the clients that
-hold it.
+"""Partitions that give each client a set of labels.
 
-Every class is held by some client, so every index is used. Where a class has fewer samples than
-holders, some of them get none of it and end up with fewer labels than were dealt to them.
+The clients that hold a class share its samples equally. Every class is held by a client, so every
+index is used. Where a class has fewer samples than holders, some of them get none of it, and have
+fewer labels than were dealt to them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedbench.core.errors import require
+from fedbench.core.fields import count, number
 from fedbench.partitions.base import Draw, Partition
 
 
 @dataclass(frozen=True)
 class LabelSets(Partition):
-    """The common part. A kind only says how many labels each client holds."""
+    """What these partitions share. A kind only decides how many labels each client holds."""
 
     @abstractmethod
     def labels_per_client(self, present: int, rng: np.random.Generator) -> np.ndarray:
@@ -35,19 +37,16 @@ class LabelSets(Partition):
 class Labels(LabelSets):
     """The same number of random labels for every client, as FedGSNR's "Label 2"."""
 
-    per_client: int = 2
+    per_client: int = count(2)
 
     def check(self, totals: np.ndarray) -> None:
         super().check(totals)
         present = int(np.count_nonzero(totals))
-        allowed = f"from 1 to {present}, the classes of the training set"
-        require(1 <= self.per_client <= present, "partition.per_client", self.per_client, allowed)
-        covered = self.clients * self.per_client
-        allowed = (
-            f"{self.clients} clients then hold at most {covered} of {present} classes, all must be"
-            " held"
-        )
-        require(covered >= present, "partition.per_client", self.per_client, allowed)
+        rule = f"must be at most {present}, the number of classes of the training set"
+        require(self.per_client <= present, "partition.per_client", self.per_client, rule)
+        least = -(-present // self.clients)
+        rule = f"must be at least {least}: {self.clients} clients must hold all {present} classes"
+        require(self.per_client >= least, "partition.per_client", self.per_client, rule)
 
     def labels_per_client(self, present: int, rng: np.random.Generator) -> np.ndarray:
         return np.full(self.clients, self.per_client)
@@ -55,11 +54,10 @@ class Labels(LabelSets):
 
 @dataclass(frozen=True)
 class NonBalance(LabelSets):
-    """FedGSNR section VIII-A.2: 10 % of the clients hold all classes, 40 % half of them and 50 % a
-    fifth.
+    """FedGSNR, section VIII-A.2: some clients hold all classes, some half and some a fifth.
 
-    In this order, at least one client with all classes and at least one label each; halves are
-    rounded up.
+    They are 10 %, 40 % and 50 % of the clients, in this order. At least one client holds all
+    classes, and each holds at least one label; halves are rounded up.
     """
 
     def labels_per_client(self, present: int, rng: np.random.Generator) -> np.ndarray:
@@ -73,46 +71,41 @@ class NonBalance(LabelSets):
 
 @dataclass(frozen=True)
 class Pareto(LabelSets):
-    """FedGSNR section VIII-A.3: a client draws x ~ Pareto(k); x / max(x) of the classes, at least
-    one label.
+    """FedGSNR, section VIII-A.3: a client draws x ~ Pareto(k) and holds x / max(x) of the classes.
 
-    The client with the largest draw holds all classes. x_min cancels in the ratio. The paper names
-    no k: its "Two-Eight distribution" is k = log 5 / log 4 = 1.16.
+    Each holds at least one label, and the client with the largest draw holds all classes. x_min
+    cancels in the ratio. The paper does not give k; its "Two-Eight distribution" has
+    k = log 5 / log 4 = 1.16.
     """
 
-    shape: float = 1.16
-
-    def check(self, totals: np.ndarray) -> None:
-        super().check(totals)
-        require(0 < self.shape < np.inf, "partition.shape", self.shape, "a finite number above 0")
+    shape: float = number(1.16, above=0)
 
     def labels_per_client(self, present: int, rng: np.random.Generator) -> np.ndarray:
-        # log x is exponential with rate k: the ratio is taken there, since x itself overflows for a
-        # small k.
+        # log x is exponential with rate k. The ratio is a difference of logarithms, since x itself
+        # overflows for a small k.
         logarithms = rng.standard_exponential(self.clients)
-        with np.errstate(
-            over="ignore"
-        ):  # a share that is too small for a float is 0, then one label
+        with np.errstate(over="ignore"):  # a share too small for a float is 0, which is one label
             shares = np.exp((logarithms - logarithms.max()) / self.shape)
         return np.maximum(1, _rounded(shares * present))
 
 
 def deal_labels(numbers: np.ndarray, classes: int, rng: np.random.Generator) -> np.ndarray:
-    """[clients, classes]: random sets of the given sizes, dealt from shuffled decks of all classes.
+    """Which classes each client holds, [clients, classes]: random sets of the given sizes.
 
-    A new deck starts when the last one is used up, so that classes have nearly as many holders as
-    each other, and every class has one as soon as the numbers add up to the classes.
+    They are dealt from shuffled decks of all classes. A new deck starts when the last one is used
+    up, so that all classes have nearly the same number of holders, and each has at least one if the
+    numbers add up to the number of classes.
     """
     held = np.zeros((len(numbers), classes), dtype=bool)
     deck: list[int] = []
-    for client, number in enumerate(numbers.tolist()):
-        hand, deck = deck[:number], deck[number:]
-        if len(hand) < number:
-            # The deck is empty. A label that the client has already stays in the new one for the
+    for client, size in enumerate(numbers.tolist()):
+        hand, deck = deck[:size], deck[size:]
+        if len(hand) < size:
+            # The deck is empty. A label that the client already has stays in the new deck for the
             # next client.
             fresh = rng.permutation(classes).tolist()
             in_hand = set(hand)
-            drawn = [label for label in fresh if label not in in_hand][: number - len(hand)]
+            drawn = [label for label in fresh if label not in in_hand][: size - len(hand)]
             hand += drawn
             taken = set(drawn)
             deck = [label for label in fresh if label not in taken]
@@ -121,8 +114,9 @@ def deal_labels(numbers: np.ndarray, classes: int, rng: np.random.Generator) -> 
 
 
 def share_equally(held: np.ndarray, totals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Sample counts [clients, classes]: a class in equal shares to its holders, leftovers to the
-    smallest.
+    """Sample counts [clients, classes]: equal shares of a class for its holders.
+
+    What is left over goes to the smallest of them.
     """
     counts = np.zeros(held.shape, dtype=np.int64)
     sizes = np.zeros(len(held), dtype=np.int64)
@@ -136,8 +130,6 @@ def share_equally(held: np.ndarray, totals: np.ndarray, rng: np.random.Generator
     return counts
 
 
-def _rounded(number: np.ndarray | float) -> np.ndarray | np.int64:
-    """To the nearest whole number, halves up: numpy rounds 2.5 (10 % of 25 clients) to 2 and 3.5 to
-    4.
-    """
-    return np.floor(number + 0.5).astype(np.int64)
+def _rounded(value: Any) -> Any:
+    """The nearest integer, with halves rounded up; numpy rounds them to the even neighbour."""
+    return np.floor(value + 0.5).astype(np.int64)

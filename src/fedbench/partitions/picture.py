@@ -5,17 +5,15 @@ from __future__ import annotations
 import io
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from fedbench.core.files import write_atomically
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
+# matplotlib takes long to import, and a run that is skipped draws nothing: functions import it.
 
-_CELLS_WITH_NUMBERS = 20  # clients, and classes, up to which a cell is large enough for its number
+_CELLS_WITH_NUMBERS = 20  # clients, and classes, up to which a cell has room for its number
 _NAMED_TICKS = 40  # clients, or classes, up to which each has its own tick
 
 
@@ -24,11 +22,10 @@ def save_picture(path: Path, counts: np.ndarray, title: str) -> None:
     write_atomically(path, _picture(counts.tobytes(), str(counts.dtype), counts.shape, title))
 
 
-@lru_cache(
-    maxsize=32
-)  # the runs of a sweep often share a split, and a picture takes longer than a short run
+# The runs of a sweep often share a split, and a picture takes longer than a short run.
+@lru_cache(maxsize=32)
 def _picture(content: bytes, kind: str, shape: tuple[int, int], title: str) -> bytes:
-    from matplotlib.figure import Figure  # slow to import, and a run that is skipped never draws
+    from matplotlib.figure import Figure
 
     counts = np.frombuffer(content, kind).reshape(shape)
     clients, classes = shape
@@ -52,13 +49,16 @@ def _picture(content: bytes, kind: str, shape: tuple[int, int], title: str) -> b
     return image_file.getvalue()
 
 
-def draw_counts(axes: Axes, counts: np.ndarray, fontsize: float = 8) -> AxesImage:
-    """Draw counts [clients, classes] as a map, with their numbers where these are readable."""
+def draw_counts(axes: Any, counts: np.ndarray, fontsize: float = 8) -> Any:
+    """Draw counts [clients, classes] as a map on matplotlib's axes, with readable numbers.
+
+    Returns the image, for a colour bar.
+    """
     from matplotlib.colors import PowerNorm
 
     clients, classes = counts.shape
-    # Dark = many, and no colour at all = none. viridis keeps its order in every kind of colour
-    # vision; the square-root scale keeps the few samples of a skewed split apart from each other.
+    # Dark is many, and no colour is none. viridis keeps its order in every kind of colour vision;
+    # the square-root scale shows differences between the small counts of a skewed split.
     scale = PowerNorm(0.5, vmin=0, vmax=max(int(counts.max()), 1))
     shown = np.ma.masked_equal(counts.T, 0)
     image = axes.imshow(shown, aspect="auto", cmap="viridis_r", norm=scale, origin="lower")
@@ -85,7 +85,6 @@ def draw_counts(axes: Axes, counts: np.ndarray, fontsize: float = 8) -> AxesImag
                 fontsize=fontsize,
                 color=colour,
             )
-            text.set_in_layout(
-                False
-            )  # it lies within the axes; to measure hundreds takes longer than to draw them
+            # It lies within the axes; measuring hundreds of texts takes longer than drawing them.
+            text.set_in_layout(False)
     return image

@@ -1,4 +1,4 @@
-"""Numbers that say which split it is and how heterogeneous."""
+"""Numbers that identify a split and describe how heterogeneous it is."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def partition_hash(parts: Sequence[np.ndarray]) -> str:
+def partition_hash(client_indices: Sequence[np.ndarray]) -> str:
     """16 hex digits that change with any index of any client, the same on every machine."""
     digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(part, dtype="<i8"))
+    for own in client_indices:
+        digest.update(len(own).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(own, dtype="<i8").tobytes())
     return digest.hexdigest()
 
 
-def class_counts(labels: np.ndarray, classes: int, parts: Sequence[np.ndarray]) -> np.ndarray:
+def class_counts(
+    labels: np.ndarray, classes: int, client_indices: Sequence[np.ndarray]
+) -> np.ndarray:
     """Samples of each class that each client has, [clients, classes]."""
-    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+    return np.stack([np.bincount(labels[own], minlength=classes) for own in client_indices])
 
 
 def heterogeneity(
-    labels: np.ndarray, classes: int, parts: Sequence[np.ndarray]
+    labels: np.ndarray, classes: int, client_indices: Sequence[np.ndarray]
 ) -> dict[str, float]:
-    """Indices of a split.
+    """Measures of how different the clients of a split are.
 
     - `label_divergence`: Jensen-Shannon divergence, base 2, of a client's label distribution from
       that of all clients together; the mean over clients, weighted by their samples. 0 = all are
@@ -34,7 +36,7 @@ def heterogeneity(
     - `size_{min,max,mean}`: samples a client; `size_gini`: 0 = all equal, near 1 = one has all.
     - `unused`: training indices that no client has.
     """
-    counts = class_counts(labels, classes, parts)
+    counts = class_counts(labels, classes, client_indices)
     sizes, held = counts.sum(axis=1), (counts > 0).sum(axis=1)
     return {
         "label_divergence": _label_divergence(counts),
@@ -50,9 +52,7 @@ def heterogeneity(
 
 
 def _label_divergence(counts: np.ndarray) -> float:
-    counts = counts[
-        counts.sum(axis=1) > 0
-    ]  # a client without samples has no distribution, and no weight
+    counts = counts[counts.sum(axis=1) > 0]  # a client without samples has no distribution
     sizes = counts.sum(axis=1)
     own = counts / sizes[:, None]
     everyone = counts.sum(axis=0) / counts.sum()

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedbench.core.files import checksum, checksum_of, sync_folder, write_atomically
 from fedbench.parallel.failures import as_os_error
-from fedbench.parallel.processes import Group
+from fedbench.parallel.group import Group
 from fedbench.training.state import ExperimentState
 
 PREFIX, UNFINISHED = "checkpoint-", "unfinished-"

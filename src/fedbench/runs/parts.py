@@ -11,8 +11,8 @@ from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import BindContext
 from fedbench.config.validate import Config
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.model import Model
 from fedbench.data.dataset import Dataset
-from fedbench.models.base import Model
 from fedbench.partitions.base import Split
 from fedbench.partitions.statistics import partition_hash
 from fedbench.runs.folder import RunFolder, versions
@@ -46,11 +46,11 @@ class Parts:
     @property
     def shards(self) -> list[np.ndarray]:
         """The training indices of every client."""
-        return self.split.parts
+        return self.split.client_indices
 
     def partition_hash(self) -> str:
         """Of who trains on what, and, where clients have tests of their own, of those."""
-        return partition_hash([*self.split.parts, *(self.split.local_tests or [])])
+        return partition_hash([*self.split.client_indices, *(self.split.local_tests or [])])
 
     def facts(self) -> dict[str, str]:
         """What all ranks must share, the likely causes of a difference before its consequences."""

@@ -139,14 +139,15 @@ def _try_to_measure(config: Config, pipe: Any) -> None:
 
 
 def _measure(config: Config) -> Round:
-    from fedbench.parallel.processes import Group, settle
+    from fedbench.parallel.group import Group
+    from fedbench.parallel.processes import configure_process
     from fedbench.train import assemble, build_parts
 
     scalars = config.scalars
     client = replace(scalars.client, steps=STEPS)
     # The second round is timed: the first one also pays for buffers and kernels that are made once.
     fewer = replace(scalars, client=client, cohort=1, rounds=4, eval=replace(scalars.eval, every=4))
-    settle(scalars.runtime.threads)
+    configure_process(scalars.runtime.threads)
     parts = build_parts(replace(config, scalars=fewer))
     data = parts.data
     parts.data = replace(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedbench.algorithms.context import State
 from fedbench.core.seeding import torch_generator
-from fedbench.parallel.processes import Group
+from fedbench.parallel.group import Group
 from fedbench.training.client import Trainer
 from fedbench.training.state import ExperimentState
 

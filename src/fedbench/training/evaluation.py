@@ -14,7 +14,7 @@ from fedbench.core.errors import require
 from fedbench.core.flat_model import FlatModel
 from fedbench.data.batches import Examples
 from fedbench.parallel.exchange import gather
-from fedbench.parallel.processes import Group
+from fedbench.parallel.group import Group
 from fedbench.training.client import Loss
 
 

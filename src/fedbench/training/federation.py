@@ -19,7 +19,7 @@ from fedbench.core.flat_model import FlatModel
 from fedbench.core.seeding import torch_generator
 from fedbench.data.batches import Examples, Sampler
 from fedbench.parallel.exchange import Exchange, gather
-from fedbench.parallel.processes import BLOCK_ELEMENTS, Group, balance
+from fedbench.parallel.group import BLOCK_ELEMENTS, Group, balance
 from fedbench.training.client import Loss, Trainer
 from fedbench.training.clients import FederationClients
 from fedbench.training.divergence import DivergenceCheck

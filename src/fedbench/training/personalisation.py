@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedbench.parallel.exchange import gather
-from fedbench.parallel.processes import Group
+from fedbench.parallel.group import Group
 
 STAGES = ("before", "after")
 

@@ -12,7 +12,7 @@ from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import ClientResult, Memory, State
 from fedbench.core.flat_model import FlatModel, Selection
 from fedbench.parallel.exchange import weighted_sum
-from fedbench.parallel.processes import Group
+from fedbench.parallel.group import Group
 
 OWN_PART = "local"  # the entry of a client's memory that holds the parameters it never sends
 
