@@ -21,15 +21,13 @@ from fedbench.parallel.failures import explain
 from fedbench.parallel.interrupt import Interrupted, StopRequest
 from fedbench.parallel.processes import Group, launch, settle, under_torchrun
 from fedbench.parallel.ranks import AllLeave, Ranks, this_rank
-from fedbench.parallel.watchdog import watchdog
 from fedbench.partitions.base import hold_out
 from fedbench.runs.folder import RunFolder, identity, label, run_id
 from fedbench.runs.journal import Journal, clean
 from fedbench.runs.parts import Parts
 from fedbench.runs.reporting import announce, is_done, prepare_folder, report
-from fedbench.training import memory
 from fedbench.training.federation import Federation
-from fedbench.training.preflight import check_local_work, check_scoring
+from fedbench.training.preflight import check_local_work, check_memory, check_scoring
 
 
 @refuse_what_does_not_fit
@@ -48,7 +46,7 @@ def build_parts(config: Config) -> Parts:
         allowed,
     )
     shape = (data.shape, data.classes, algorithm.projection)
-    memory.check_model(lambda: config.model.network(*shape, vocabulary=data.vocabulary))
+    check_memory(lambda: config.model.network(*shape, vocabulary=data.vocabulary))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(scalars.seed, "initial weights"))
         model = config.model.network(*shape, vocabulary=data.vocabulary)
@@ -65,11 +63,6 @@ def build_parts(config: Config) -> Parts:
     check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
     number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
-    if device == "cpu" and (scalars.force or folder.finished() is None):
-        clients = 1 if algorithm.pooled else scalars.cohort or len(split.parts)
-        memory.check_training(
-            flat.size, workers_here(scalars, device), clients, scalars.client.momentum > 0
-        )
     return Parts(config, device, data, split, model, algorithm, folder, number)
 
 
@@ -124,10 +117,9 @@ def _run(config: Config, ranks: Ranks) -> bool:
                 execute(parts, group, stop, force)
                 stopping = stop.requested
         if group.leader:
-            with watchdog(timeout):
-                if lock is not None:
-                    clean(parts.folder.path)
-                report(parts, skipped=bool(skip))
+            if lock is not None:
+                clean(parts.folder.path)
+            report(parts, skipped=bool(skip))
     finally:
         if lock is not None:
             lock.release()
@@ -139,11 +131,10 @@ def execute(parts: Parts, group: Group, stop: StopRequest, force: bool) -> None:
     runtime = parts.config.scalars.runtime
     workers = group.size if under_torchrun() else workers_here(parts.config.scalars, parts.device)
     if group.leader:
-        with watchdog(runtime.timeout):
-            prepare_folder(parts, force)
-            if force:
-                this_rank().remember(f"forced {parts.id}")
-            announce(parts, workers)
+        prepare_folder(parts, force)
+        if force:
+            this_rank().remember(f"forced {parts.id}")
+        announce(parts, workers)
     if under_torchrun():
         train(group, parts, stop, group.size)
     else:

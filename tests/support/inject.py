@@ -22,11 +22,9 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch.distributed as dist
 
-import fedbench.parallel.watchdog
 import fedbench.runs.checkpoint
 from fedbench import cli as program
 from fedbench import train
@@ -160,15 +158,6 @@ def be_patient() -> None:
 
     for name in EXCHANGES:
         patient(name)
-    looks = 0
-
-    def process_time() -> float:
-        """Every look of the watchdog finds that a second was used, until there is a hang."""
-        nonlocal looks
-        looks += not board.struck
-        return time.process_time() + looks
-
-    fedbench.parallel.watchdog.time = SimpleNamespace(process_time=process_time)
 
 
 def plant(fault: dict) -> None:

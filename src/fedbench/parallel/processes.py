@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -30,7 +30,6 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
 from fedbench.parallel.failures import Ended, reason
-from fedbench.parallel.watchdog import watchdog
 
 # Rows travel between machines in pieces of this many elements: 64 MiB of float32.
 PIECE_ELEMENTS = 2**24
@@ -164,8 +163,7 @@ def launch(
     whatever does so must be `isolated`: a single rank is then forked, too, instead of running here.
     """
     if workers == 1 and not isolated:
-        with watchdog(timeout):
-            work(Group())
+        work(Group())
         return
     _allow_open_files(workers)
     with ExitStack() as files:
@@ -293,8 +291,7 @@ def _rank(
             world_size=workers,
             timeout=timedelta(seconds=timeout),
         )
-        with watchdog(timeout) if workers == 1 else nullcontext():
-            work(Group(memory))
+        work(Group(memory))
         dist.destroy_process_group()
     except BaseException as error:
         last_words.write_bytes(pickle.dumps(Ended.of(rank, error)))
