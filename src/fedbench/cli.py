@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -19,7 +20,6 @@ from omegaconf import DictConfig, OmegaConf
 from fedbench.config import hydra_errors as messages
 from fedbench.config.environment import Values, hidden_by_name
 from fedbench.config.schema import RuntimeSettings
-from fedbench.config.streams import make_usable
 from fedbench.config.validate import Config, check, config_folder, short_names
 from fedbench.core.errors import (
     BAD_INPUT,
@@ -161,7 +161,9 @@ def refuse(reason: str) -> int:
 
 def main() -> None:
     """`fedbench ...`: see `fedbench --help`."""
-    make_usable()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is escaped
+            stream.reconfigure(errors="backslashreplace")
     # Let errors through to here, where they become one line.
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"

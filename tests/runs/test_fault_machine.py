@@ -5,7 +5,6 @@ removed, an output.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 from pathlib import Path
@@ -73,13 +72,6 @@ def test_a_results_folder_that_somebody_removes_does_not_come_back_in_part(place
     again = run(*setting)
     assert again.status == 0, again.err
     assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_closed_output_does_not_end_a_run(workers):
-    ended = run(*SHORT, f"runtime.workers={workers}", "results=broken", closed=True)
-    assert (ended.status, ended.out, ended.err) == (0, "", "")
-    assert json.loads((folder_of("broken") / "summary.json").read_text())["status"] == "finished"
 
 
 def test_a_name_that_the_output_cannot_show_is_escaped():

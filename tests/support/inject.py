@@ -217,9 +217,6 @@ def prepare(fault: dict) -> None:
         limit_file_size(fault["file_size"])
     if fault.get("open_files"):  # the limit, and how far the process may raise it
         resource.setrlimit(resource.RLIMIT_NOFILE, tuple(fault["open_files"]))
-    if fault.get("closed"):
-        os.close(1)
-        sys.stdout = None
     if fault.get("encoding"):
         sys.stdout = open(1, "w", encoding=fault["encoding"], closefd=False)  # noqa: SIM115
     if fault.get("obedient"):
