@@ -34,12 +34,12 @@ from fedbench.parallel.failures import MachineFault, WorkerFailure
 from fedbench.parallel.interrupt import Interrupted
 from fedbench.parallel.processes import speaks, under_torchrun
 from fedbench.parallel.ranks import AllLeave, this_rank
+from fedbench.runs.identity import source_commit
 from fedbench.runs.objective import check_direction, objective
-from fedbench.runs.source import source_commit
 from fedbench.runs.sweeps import OUTCOME, Outcome, SweepCallback, severest, short_path, this_job
 from fedbench.train import run
 
-GO_ON = "the same command (without force=true) goes on from the last checkpoint"
+RESUME = "the same command (without force=true) resumes from the last checkpoint"
 STOPPED = "the sweep was stopped before it began"
 
 
@@ -204,7 +204,7 @@ def main() -> None:
     if INTERRUPTED in statuses:
         if sys.stdout.isatty():
             print("\x1b[?25h", end="")  # a progress bar may have died with the cursor hidden
-        complain(f"interrupted; {GO_ON}")
+        complain(f"interrupted; {RESUME}")
     this_rank().leave(severest(statuses))
 
 
@@ -237,13 +237,8 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
     """What Hydra, a sweeper or a launcher raised, in one line where that can be."""
     if sweep is not None and sweep.cannot_write(error):
         reason = getattr(error, "strerror", None) or error
-        return refuse(
-            str(
-                bad_value(
-                    "results", sweep.results, f"a folder that can be written is allowed ({reason})"
-                )
-            )
-        )
+        rule = f"must be a folder that can be written ({reason})"
+        return refuse(str(bad_value("results", sweep.results, rule)))
     if isinstance(error, (ValueError, *messages.CONFIGURATION_ERRORS)):  # ValueError: `group=null`
         return refuse(hidden_by_name(messages.explain(error, sys.argv[1:]), sys.argv[1:]))
     if sweep is None or sweep.basic or wants_traceback:

@@ -5,6 +5,7 @@ studies call it.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,16 +23,17 @@ from fedbench.parallel.interrupt import Interrupted, StopRequest
 from fedbench.parallel.processes import Group, launch, settle, under_torchrun
 from fedbench.parallel.ranks import AllLeave, Ranks, this_rank
 from fedbench.partitions.base import hold_out
-from fedbench.runs.folder import RunFolder, identity, label, run_id
-from fedbench.runs.journal import Journal, clean
-from fedbench.runs.parts import Parts
-from fedbench.runs.reporting import announce, is_done, prepare_folder, report
+from fedbench.runs.console import print_header, print_result
+from fedbench.runs.folder import RunFolder
+from fedbench.runs.identity import identity, label, run_id
+from fedbench.runs.prepared import PreparedRun
+from fedbench.runs.writer import RunWriter
 from fedbench.training.federation import Federation
 from fedbench.training.preflight import check_local_work, check_memory, check_scoring
 
 
 @refuse_what_does_not_fit
-def build_parts(config: Config) -> Parts:
+def build_parts(config: Config) -> PreparedRun:
     scalars = config.scalars
     device = pick_device(scalars.runtime.device)
     algorithm = build(config.algo, scalars.client, scalars.server.weights)
@@ -63,7 +65,7 @@ def build_parts(config: Config) -> Parts:
     check_local_work(scalars, algorithm, [len(own) for own in split.parts], flat.has_batch_norm)
     number = run_id(identity(config, algorithm, device, data.fingerprint(), len(split.parts)))
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
-    return Parts(config, device, data, split, model, algorithm, folder, number)
+    return PreparedRun(config, device, data, split, model, algorithm, folder, number)
 
 
 def pick_device(asked: str) -> str:
@@ -78,13 +80,13 @@ def pick_device(asked: str) -> str:
 
 
 def run(config: Config) -> bool:
-    """One experiment from configuration to files. Returns whether somebody asked to stop while it
-    was ending well.
+    """One experiment, from configuration to files. Returns whether a signal asked to stop while the
+    run finished.
     """
     ranks = this_rank()
     try:
         return _run(config, ranks)
-    except (BadInput, Interrupted, AllLeave):  # every rank has the same: they can go on together
+    except (BadInput, Interrupted, AllLeave):  # on every rank alike: they can do the next run
         raise
     except Exception as error:
         lost = ranks.explain(error, config.scalars.runtime.timeout)
@@ -100,47 +102,61 @@ def run(config: Config) -> bool:
 
 
 def _run(config: Config, ranks: Ranks) -> bool:
-    timeout, stopping = config.scalars.runtime.timeout, False
+    timeout = config.scalars.runtime.timeout
+    stopping = False
     torch.set_num_threads(1)  # no thread pool before the ranks are forked
-    parts = ranks.together(lambda: build_parts(config), timeout)
-    ranks.agree(parts.facts(), timeout)
+    prepared = ranks.together(lambda: build_parts(config), timeout)
+    ranks.agree(prepared.origin(), timeout)
     ranks.check_common_folder(Path(config.scalars.results), timeout)
     group = ranks.group(timeout)
-    force = config.scalars.force and not ranks.remembers(f"forced {parts.id}")  # a restart goes on
+    # A restart by torchrun resumes what its first attempt began with force=true.
+    force = config.scalars.force and not ranks.remembers(f"forced {prepared.id}")
     lock = ranks.together(
-        lambda: parts.folder.lock(force) if ranks.leader else None, timeout, patient=True
+        lambda: prepared.folder.lock(force) if ranks.leader else None, timeout, patient=True
     )
     try:
-        skip = group.share(int(group.leader and is_done(parts, force)))
-        if not skip:
+        done = group.share(int(group.leader and not force and is_done(prepared.folder)))
+        if not done:
             with StopRequest() as stop:
-                execute(parts, group, stop, force)
+                execute(prepared, group, stop, force)
                 stopping = stop.requested
         if group.leader:
             if lock is not None:
-                clean(parts.folder.path)
-            report(parts, skipped=bool(skip))
+                prepared.folder.clean()
+            print_result(prepared.folder, skipped=bool(done))
     finally:
         if lock is not None:
             lock.release()
     return stopping
 
 
-def execute(parts: Parts, group: Group, stop: StopRequest, force: bool) -> None:
+def is_done(folder: RunFolder) -> bool:
+    """Whether a run is finished and undamaged. A damaged one is reported, and run again."""
+    summary, damage = folder.examine(by_content=True)
+    if damage:
+        print(f"this run was finished, but {damage}; it is run again: {folder.path}", flush=True)
+    return summary is not None
+
+
+def execute(prepared: PreparedRun, group: Group, stop: StopRequest, force: bool) -> None:
     """Prepare the folder, train on every rank, and notice an interruption."""
-    runtime = parts.config.scalars.runtime
-    workers = group.size if under_torchrun() else workers_here(parts.config.scalars, parts.device)
-    if group.leader:
-        prepare_folder(parts, force)
-        if force:
-            this_rank().remember(f"forced {parts.id}")
-        announce(parts, workers)
+    runtime = prepared.config.scalars.runtime
+    workers = workers_here(prepared.config.scalars, prepared.device)
     if under_torchrun():
-        train(group, parts, stop, group.size)
+        workers = group.size
+    writer = RunWriter(prepared, workers)
+    if group.leader:
+        writer.prepare(force)
+        if force:
+            this_rank().remember(f"forced {prepared.id}")
+        print_header(prepared, workers)
+    if under_torchrun():
+        train(group, prepared, writer, stop)
     else:
-        isolated = parts.device == "cuda" or runtime.threads > 1
-        launch(lambda ranks: train(ranks, parts, stop, workers), workers, runtime.timeout, isolated)
-    if group.share(int(stop.requested and parts.folder.finished() is None)):
+        isolated = prepared.device == "cuda" or runtime.threads > 1
+        work = partial(train, prepared=prepared, writer=writer, stop=stop)
+        launch(work, workers, runtime.timeout, isolated)
+    if group.share(int(stop.requested and prepared.folder.finished() is None)):
         raise Interrupted
 
 
@@ -153,7 +169,7 @@ def workers_here(scalars: Scalars, device: str) -> int:
     return torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
 
 
-def assemble(group: Group, parts: Parts) -> Federation:
+def assemble(group: Group, parts: PreparedRun) -> Federation:
     """The federation of this rank, with the data and the model on its device."""
     scalars, data = parts.config.scalars, parts.data
     device = torch.device(
@@ -179,22 +195,18 @@ def assemble(group: Group, parts: Parts) -> Federation:
     )
 
 
-def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
-    """What every rank does: the federation's rounds, with a journal beside them."""
-    scalars = parts.config.scalars
-    settle(scalars.runtime.threads)
-    federation = assemble(group, parts)
-    journal = Journal(parts, federation, workers)
-    journal.open()
+def train(group: Group, prepared: PreparedRun, writer: RunWriter, stop: StopRequest) -> None:
+    """What every rank does: the federation's rounds, each of which is written."""
+    settle(prepared.config.scalars.runtime.threads)
+    federation = assemble(group, prepared)
+    writer.open(federation)
     for record in federation.rounds():
-        journal.add(record)
+        writer.add(record)
         stopping = group.any(stop.requested)
-        last = bool(record.diverged) or federation.done == scalars.rounds
-        if not last and (stopping or federation.done % scalars.checkpoint.every == 0):
-            journal.save_checkpoint()
-        if stopping and not last:
-            journal.close()
+        writer.checkpoint(stopping)
+        if stopping and not writer.complete:
+            writer.close()
             break
     else:
-        journal.finish()
-    group.barrier()  # whoever leaves before the leader has written does not notice when it hangs
+        writer.finish()
+    group.barrier()  # a rank that left before the leader has written would not notice that it hangs

@@ -20,7 +20,7 @@ from fedbench.models.cnn import LeNet
 from fedbench.models.dense import Mlp
 from fedbench.parallel.processes import Group, launch
 from fedbench.runs.checkpoint import CheckpointStore
-from fedbench.runs.parts import Parts
+from fedbench.runs.prepared import PreparedRun
 from fedbench.train import build_parts
 from fedbench.training.federation import Federation
 
@@ -96,14 +96,14 @@ def advance(made: Federation, rounds: int) -> None:
         next(records)
 
 
-def assembled(parts: Parts, group: Group) -> Federation:
+def assembled(parts: PreparedRun, group: Group) -> Federation:
     """From the initial weights: the network is trained in place."""
     return experiments.assemble(
         dataclasses.replace(parts, model=copy.deepcopy(parts.model)), group=group
     )
 
 
-def in_two_workers(settings: dict[str, Parts], folder: Path) -> None:
+def in_two_workers(settings: dict[str, PreparedRun], folder: Path) -> None:
     """Two rounds of every setting, with a checkpoint after each in a folder of its own."""
 
     def work(group: Group) -> None:
@@ -116,13 +116,13 @@ def in_two_workers(settings: dict[str, Parts], folder: Path) -> None:
     launch(work, 2, 120)
 
 
-def restored(parts: Parts, folder: Path) -> Federation:
+def restored(parts: PreparedRun, folder: Path) -> Federation:
     made = assembled(parts, Group())
     made.done = CheckpointStore(folder, Group(), {}).load(made.state).done
     return made
 
 
-def build_settings(config: Config, chosen: list[tuple[str, str]]) -> dict[str, Parts]:
+def build_settings(config: Config, chosen: list[tuple[str, str]]) -> dict[str, PreparedRun]:
     settings = {}
     for network, cohort in chosen:
         scalars = dataclasses.replace(config.scalars, cohort=COHORTS[cohort])

@@ -115,5 +115,5 @@ def test_results_that_cannot_be_written_are_bad_input(fedbench, tmp_path):
     (tmp_path / "taken").write_text("a file")
     run = fedbench(*QUICK, "results=taken")
     assert run.status == 2
-    assert run.err.startswith("fedbench: results=taken: a folder that can be written is allowed")
+    assert run.err.startswith("fedbench: results=taken: must be a folder that can be written")
     assert len(run.err.splitlines()) == 1

@@ -222,7 +222,7 @@ def test_an_interrupted_sweep_leaves_runs_that_go_on(start, tmp_path, launcher, 
     assert ended.status == 130, ended.err
     assert "Traceback" not in ended.err
     told = (
-        "fedbench: interrupted; the same command (without force=true) goes on from the last"
+        "fedbench: interrupted; the same command (without force=true) resumes from the last"
         " checkpoint"
     )
     assert [line for line in ended.err.splitlines() if line.startswith("fedbench: ")] == [told]

@@ -9,7 +9,7 @@ import signal
 import pytest
 from support.faulty_runs import SETTING, folder_of, one_line, result, run, uninterrupted
 
-from fedbench.parallel.failures import Ended, MachineFault, WorkerFailure, reason
+from fedbench.parallel.failures import MachineFault, WorkerExit, WorkerFailure, first_cause
 
 METHOD = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=2")
 # What happens in a worker's second round, and what standard error says.
@@ -65,18 +65,20 @@ def test_a_failed_run_does_not_end_a_sweep():
 
 
 def test_the_cause_goes_before_its_consequences():
-    lost = Ended.of(0, RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"))
-    late = Ended.of(
+    lost = WorkerExit.of(0, RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"))
+    late = WorkerExit.of(
         0, RuntimeError("[gloo/transport/tcp/unbound_buffer.cc] Timed out waiting 3000ms for recv")
     )
     assert lost.lost
     assert late.waited
-    killed, raised = Ended(1, signal=signal.SIGKILL), Ended.of(2, KeyError("planted"))
-    full = Ended.of(1, OSError(28, "No space left on device"))
-    assert "worker 2 of 3 was ended by SIGKILL" in str(reason([lost, killed, raised], [], 3, 9))
-    assert "the disk is full" in str(reason([lost, full], [], 2, 9))
-    assert isinstance(reason([lost, raised], [], 3, 9), WorkerFailure)
-    assert "KeyError" in str(reason([lost, raised], [], 3, 9))
-    assert isinstance(reason([late], [1], 2, 9), MachineFault)
-    assert "workers waited 9 seconds for each other" in str(reason([late, late], [], 2, 9))
-    assert isinstance(reason([lost], [], 2, 9), WorkerFailure)
+    killed, raised = WorkerExit(1, signal=signal.SIGKILL), WorkerExit.of(2, KeyError("planted"))
+    full = WorkerExit.of(1, OSError(28, "No space left on device"))
+    assert "worker 2 of 3 was ended by SIGKILL" in str(
+        first_cause([lost, killed, raised], [], 3, 9)
+    )
+    assert "the disk is full" in str(first_cause([lost, full], [], 2, 9))
+    assert isinstance(first_cause([lost, raised], [], 3, 9), WorkerFailure)
+    assert "KeyError" in str(first_cause([lost, raised], [], 3, 9))
+    assert isinstance(first_cause([late], [1], 2, 9), MachineFault)
+    assert "workers waited 9 seconds for each other" in str(first_cause([late, late], [], 2, 9))
+    assert isinstance(first_cause([lost], [], 2, 9), WorkerFailure)

@@ -64,7 +64,7 @@ def test_an_interruption_gives_the_cursor_back(tmp_path, monkeypatch, data_root)
     )
     assert status == 130, printed
     assert printed.rindex("\x1b[?25h") > printed.rindex("\x1b[?25l")
-    assert "goes on from the last checkpoint" in printed
+    assert "resumes from the last checkpoint" in printed
 
 
 def test_elsewhere_plain_lines(fedbench):

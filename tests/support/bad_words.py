@@ -176,9 +176,9 @@ VALUES = {
     "algo=fedpvr algo.layers=7": "the model has 3 layers",
     "algo=fedncv algo.beta=1": "algo.beta=1.0: a number from 0 to below 1",
     "algo=fedgsnr algo.steps=0": "algo.steps=0: an integer from 1 to",
-    "logger=wandb logger.project=a/b": "logger.project=a/b: a name of 1 to 128 characters",
-    "logger=wandb logger.project=": "logger.project=: a name of 1 to 128 characters",
-    "logger=wandb logger.entity=a/b": "logger.entity=a/b: a name of 1 to 128 characters",
+    "logger=wandb logger.project=a/b": "logger.project=a/b: must be a name of 1 to 128 characters",
+    "logger=wandb logger.project=": "logger.project=: must be a name of 1 to 128 characters",
+    "logger=wandb logger.entity=a/b": "logger.entity=a/b: must be a name of 1 to 128 characters",
     "logger=wandb logger.mode=disabled": "logger.mode=disabled: choose from auto, offline, online",
 }
 
@@ -209,9 +209,7 @@ PRESETS = {
     "data=lie": "data.name=mnist: these are the embedded digits; only digits is allowed",
     "data=escape": "data.name=../x: the name of a folder in the data root",
     "experiment=nul_results": "results=a\\x00b: text without a NUL character is allowed",
-    "experiment=nul_results -m seed=0,1": (
-        "results=a\\x00b: a folder that can be written is allowed"
-    ),
+    "experiment=nul_results -m seed=0,1": ("results=a\\x00b: must be a folder that can be written"),
     "experiment=nul_weights": "model.weights=a\\x00b: text without a NUL character is allowed",
     "experiment=syntax": (
         "experiment/syntax.yaml, line 3: a YAML file in UTF-8 is allowed (expected ',' or ']'"
@@ -267,7 +265,7 @@ FILES = {
         "data=mnist: not in /nowhere/mnist; `fedbench-data mnist --root /nowhere"
     ),
     "data=mnist data.root=FILES/text.txt": "text.txt: it is a file; a folder is allowed",
-    "results=FILES/text.txt": "text.txt: a folder that can be written is allowed",
+    "results=FILES/text.txt": "text.txt: must be a folder that can be written",
     **{f"--config-dir FILES/own {words}": told for words, told in PRESETS.items()},
     # What would be waited for, or read without end.
     "data=npz data.path=FILES/pipe": (
@@ -302,7 +300,7 @@ FILES = {
 SWEEPS = {  # each has one job, so that one line is told
     "-m client.lr=-1": "client.lr=-1.0: must be at least 1e-30",
     "-m seed=0,1 rouns=3": "unknown key 'rouns': did you mean 'rounds'?",
-    "-m seed=0,1 results=FILES/text.txt": "text.txt: a folder that can be written is allowed",
+    "-m seed=0,1 results=FILES/text.txt": "text.txt: must be a folder that can be written",
     "-m rounds=glob(*)": "a sweep without jobs",
     "-m rounds=interval(1,3)": "INTERVAL",
     "-m seed=0,1 modifier=[],[ecgr,ecgr]": "ecgr is named twice",

@@ -11,7 +11,8 @@ from fedbench.config.validate import Config, check, config_folder
 from fedbench.core.flat_model import FlatModel, digest
 from fedbench.data.batches import examples
 from fedbench.parallel.processes import Group
-from fedbench.train import Parts, build_parts
+from fedbench.runs.prepared import PreparedRun
+from fedbench.train import build_parts
 from fedbench.training.federation import Federation
 
 # A stand-in of 300 images of MNIST's shape, on 5 very different clients.
@@ -37,7 +38,7 @@ def config(*overrides: str) -> Config:
     )
 
 
-def parts(*overrides: str) -> Parts:
+def parts(*overrides: str) -> PreparedRun:
     return build_parts(config(*DATA, *overrides))
 
 
@@ -46,7 +47,7 @@ def federation(*overrides: str, device: str = "cpu") -> Federation:
     return assemble(made, device)
 
 
-def assemble(made: Parts, device: str = "cpu", group: Group | None = None) -> Federation:
+def assemble(made: PreparedRun, device: str = "cpu", group: Group | None = None) -> Federation:
     where = torch.device(device)
     shards = [torch.from_numpy(own).to(where) for own in made.shards]
     train, test = examples(made.data, "train", where), examples(made.data, "test", where)

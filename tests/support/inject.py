@@ -27,11 +27,11 @@ import torch.distributed as dist
 
 import fedbench.runs.checkpoint
 from fedbench import cli as program
-from fedbench import train
 from fedbench.parallel.interrupt import StopRequest
-from fedbench.runs import reporting
+from fedbench.runs import writer
 from fedbench.runs.checkpoint import CheckpointStore
-from fedbench.runs.writer import Recorder
+from fedbench.runs.folder import RunFolder
+from fedbench.runs.writer import RunWriter
 from fedbench.training.client import Trainer
 from fedbench.training.federation import Federation
 
@@ -42,15 +42,15 @@ PLACES = {  # where a fault can be planted: owner and name of a function
     "training": (Trainer, "_steps"),
     "aggregation": (Federation, "server_step"),
     "evaluation": (Federation, "evaluate"),
-    "metrics": (Recorder, "_add_row"),
+    "metrics": (RunWriter, "_add_row"),
     "checkpoint": (CheckpointStore, "save"),
     "checkpoint-tensors": (fedbench.runs.checkpoint, "_save"),
     "checkpoint-manifest": (CheckpointStore, "_complete"),
     "checkpoint-pruning": (fedbench.runs.checkpoint, "_folders"),
     "rename": (os, "replace"),
-    "final": (Recorder, "finish"),
-    "final-summary": (Recorder, "_results"),
-    "cleaning": (train, "clean"),
+    "final": (RunWriter, "_write_results"),
+    "final-summary": (RunWriter, "_results"),
+    "cleaning": (RunFolder, "clean"),
 }
 ERRORS = {
     name: getattr(errno, name)
@@ -210,9 +210,7 @@ def obey_permissions() -> None:
 
 
 def prepare(fault: dict) -> None:
-    reporting.save_picture = lambda *_: (
-        None
-    )  # the partition's picture takes longer than the whole run
+    writer.save_picture = lambda *_: None  # it takes longer than the whole run
     if fault.get("file_size"):
         limit_file_size(fault["file_size"])
     if fault.get("open_files"):  # the limit, and how far the process may raise it

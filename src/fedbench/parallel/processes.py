@@ -29,7 +29,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
-from fedbench.parallel.failures import Ended, reason
+from fedbench.parallel.failures import WorkerExit, first_cause
 
 # Rows travel between machines in pieces of this many elements: 64 MiB of float32.
 PIECE_ELEMENTS = 2**24
@@ -252,16 +252,16 @@ def _watch(ranks: list[multiprocessing.Process], last_words: list[Path], timeout
         if process.exitcode
     ]
     silent = [rank for rank, process in enumerate(ranks) if process in running]
-    raise reason(failed, silent, len(ranks), timeout)
+    raise first_cause(failed, silent, len(ranks), timeout)
 
 
-def _how_it_ended(rank: int, code: int, last_words: Path) -> Ended:
+def _how_it_ended(rank: int, code: int, last_words: Path) -> WorkerExit:
     if code < 0:
-        return Ended(rank, signal=-code)
+        return WorkerExit(rank, signal=-code)
     try:
         return pickle.loads(last_words.read_bytes())
     except (OSError, EOFError, pickle.UnpicklingError):  # no room for its last words
-        return Ended(rank, traceback=f"it ended with status {code} and could not say why\n")
+        return WorkerExit(rank, traceback=f"it ended with status {code} and could not say why\n")
 
 
 def _rank(
@@ -294,6 +294,6 @@ def _rank(
         work(Group(memory))
         dist.destroy_process_group()
     except BaseException as error:
-        last_words.write_bytes(pickle.dumps(Ended.of(rank, error)))
+        last_words.write_bytes(pickle.dumps(WorkerExit.of(rank, error)))
         sys.stdout.flush()
         os._exit(1)  # the process group may hang when it is taken down after a failure

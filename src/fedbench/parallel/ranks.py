@@ -29,7 +29,7 @@ import torch.multiprocessing as multiprocessing
 
 from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput, bad_value, require
 from fedbench.core.files import remove_made
-from fedbench.parallel.failures import GO_ON, REMOVED, Ended, MachineFault
+from fedbench.parallel.failures import RESUME, MachineFault, WorkerExit
 from fedbench.parallel.processes import Group, under_torchrun
 
 Result = TypeVar("Result")
@@ -169,20 +169,16 @@ class Ranks:
         one.
         """
         self.give_up()
-        ended = Ended.of(self.rank, error)
-        if self.size == 1 or not (ended.lost or ended.fault.startswith(REMOVED)):
+        ended = WorkerExit.of(self.rank, error)
+        if self.size == 1 or not ended.lost:
             return None
         reason = self._last_words()
-        if (
-            ended.fault and not reason
-        ):  # files are gone, and nobody says why: that is a reason of its own
-            return None
         if not reason and ended.waited:
             reason = (
                 f"runtime.timeout={timeout}: {self._me()} waited {timeout} seconds for another rank"
             )
         return MachineFault(
-            f"{reason or f'{self._me()} lost another rank ({_first_line(error)})'}; {GO_ON}"
+            f"{reason or f'{self._me()} lost another rank ({_first_line(error)})'}; {RESUME}"
         )
 
     def tell_failure(self, reason: str) -> None:

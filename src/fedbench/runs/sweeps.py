@@ -220,11 +220,11 @@ class SweepCallback(Callback):
 
 def this_job() -> Outcome:
     """A job at its beginning, in its own process."""
-    hydra = HydraConfig.get()
-    number = hydra.job.get("num") if "num" in hydra.job else 0
+    hydra: Any = HydraConfig.get()
+    number = hydra.job.num if "num" in hydra.job else None  # a single run has none
     host, pid = _this_process()
     log = _file_behind_standard_error()
-    words = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # as they were typed
+    words: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # as they were typed
     return Outcome(number or 0, words, log=log, host=host, pid=pid)
 
 

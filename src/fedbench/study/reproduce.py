@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from fedbench.core.errors import FINISHED, INTERRUPTED, UNEXPECTED, BadInput, OneLineParser
-from fedbench.runs.source import source_commit
+from fedbench.runs.identity import source_commit
 from fedbench.study.calibrate import estimate_all
 from fedbench.study.endings import one_line_endings
 from fedbench.study.execute import Executor
