@@ -289,7 +289,7 @@ def list_jobs(bad: list[Outcome], outcomes: list[Outcome], sweep: SweepCallback)
     """Which jobs did not finish, why, and where their logs are."""
     shared = set.intersection(*(set(one.words) for one in outcomes))
     for one in bad:
-        complain(one.told(shared if len(outcomes) > 1 else set()))
+        complain(one.describe(shared if len(outcomes) > 1 else set()))
     where = (
         f"; {short_path(sweep.folder)}/<job>/{OUTCOME} has the details"
         if sweep.folder.is_dir()

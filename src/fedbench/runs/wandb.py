@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedbench.core.errors import nearest, require
+from fedbench.core.errors import require
+from fedbench.core.fields import check_fields, choice
 
 MODES = ("auto", "online", "offline")
 REFUSED_BY_WANDB = set("/\\#?%:")  # in names of projects and entities
@@ -61,10 +62,10 @@ class Wandb:
     project: str = "fedbench"
     entity: str | None = None
     group: str | None = None
-    mode: str = "auto"
+    mode: str = choice("auto", MODES)
 
     def __post_init__(self) -> None:
-        require(self.mode in MODES, "logger.mode", self.mode, nearest(self.mode, MODES))
+        check_fields(self, "logger")
         for field in ("project", "entity", "group"):
             name = getattr(self, field)
             refused = set() if field == "group" else REFUSED_BY_WANDB
@@ -82,6 +83,8 @@ class Wandb:
 
 
 class _WandbRun:
+    """A run that is mirrored. `run` is None when W&B cannot be used, or has failed."""
+
     def __init__(
         self,
         settings: Wandb,
