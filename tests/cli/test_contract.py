@@ -130,9 +130,7 @@ def test_a_sweep_runs_every_combination_and_goes_on_after_a_bad_one(fedbench):
     run = fedbench("-m", *QUICK, "rounds=1", "seed=0,1", "client.lr=0.1,-1")
     assert run.status == 2
     assert run.out.count("run: ") == 2
-    assert (
-        run.err.count("client.lr=-1.0: a finite number above 0") == 4
-    )  # at once, and in the list at the end
+    assert run.err.count("client.lr=-1.0: must be ") == 4  # at once, and in the list at the end
     assert len(list(Path("results/runs").glob("*/*/summary.json"))) == 2
 
 
