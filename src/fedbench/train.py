@@ -141,9 +141,10 @@ def is_done(folder: RunFolder) -> bool:
 def execute(prepared: PreparedRun, group: Group, stop: StopRequest, force: bool) -> None:
     """Prepare the folder, train on every rank, and notice an interruption."""
     runtime = prepared.config.scalars.runtime
-    workers = workers_here(prepared.config.scalars, prepared.device)
     if under_torchrun():
         workers = group.size
+    else:
+        workers = workers_here(prepared.config.scalars, prepared.device)
     writer = RunWriter(prepared, workers)
     if group.leader:
         writer.prepare(force)
@@ -161,9 +162,7 @@ def execute(prepared: PreparedRun, group: Group, stop: StopRequest, force: bool)
 
 
 def workers_here(scalars: Scalars, device: str) -> int:
-    """How many workers this machine has."""
-    if under_torchrun():
-        return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    """How many workers to start on this machine."""
     if scalars.runtime.workers:
         return scalars.runtime.workers
     return torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
