@@ -107,7 +107,7 @@ def fedbench(tmp_path, monkeypatch, capfd, data_root, draw_once):
 
     monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedbench.runs.reporting.save_picture", draw_once)
+    monkeypatch.setattr("fedbench.runs.writer.save_picture", draw_once)
     monkeypatch.setattr(tracking, "unreachable", mmap.mmap(-1, 1))  # what another test found out
 
     def call(*arguments: str, quiet: bool = True) -> Outcome:

@@ -7,6 +7,7 @@ turns them into messages and an exit status.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -25,7 +26,6 @@ from omegaconf import DictConfig, OmegaConf
 from fedbench.config import hydra_errors
 from fedbench.config.environment import Values, hidden_by_name
 from fedbench.config.schema import Config, RuntimeSettings
-from fedbench.config.streams import make_usable
 from fedbench.config.validate import check, config_folder, short_names
 from fedbench.core.errors import (
     BAD_INPUT,
@@ -40,8 +40,8 @@ from fedbench.parallel.failures import MachineFault, WorkerFailure
 from fedbench.parallel.interrupt import Interrupted
 from fedbench.parallel.processes import speaks, under_torchrun
 from fedbench.parallel.ranks import AllLeave, this_rank
+from fedbench.runs.identity import source_commit
 from fedbench.runs.objective import check_direction, objective
-from fedbench.runs.source import source_commit
 from fedbench.runs.sweeps import OUTCOME, Outcome, SweepCallback, severest, short_path, this_job
 from fedbench.train import run
 
@@ -57,7 +57,7 @@ class JobFailed(Exception):
 
 def main() -> None:
     """`fedbench ...`: see `fedbench --help`."""
-    make_usable()
+    escape_what_the_terminal_cannot_show()
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     prepare_process()
     jobs = Jobs()
@@ -72,6 +72,13 @@ def main() -> None:
             print(SHOW_CURSOR, end="")  # a progress bar may have ended with a hidden cursor
         print_error(f"interrupted; {RESUME}")
     this_rank().leave(severest(statuses))
+
+
+def escape_what_the_terminal_cannot_show() -> None:
+    """A name in characters that the terminal's encoding lacks must not end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def prepare_process() -> None:
@@ -342,7 +349,7 @@ def list_failed_jobs(outcomes: list[Outcome], sweep: SweepCallback, elsewhere: b
         return
     common = set.intersection(*(set(one.words) for one in outcomes)) if len(outcomes) > 1 else set()
     for one in failed:
-        print_error(one.told(common))
+        print_error(one.describe(common))
     details = ""
     if sweep.folder.is_dir():
         details = f"; {short_path(sweep.folder)}/<job>/{OUTCOME} has the details"

@@ -5,14 +5,14 @@ studies call it.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from fedbench.algorithms.algorithm import Algorithm, build
 from fedbench.algorithms.context import BindContext
-from fedbench.config.schema import Scalars
-from fedbench.config.validate import Config
+from fedbench.config.schema import Config, Scalars
 from fedbench.core.errors import BadInput, refuse_what_does_not_fit, require
 from fedbench.core.flat_model import FlatModel
 from fedbench.core.model import Model
@@ -24,19 +24,18 @@ from fedbench.parallel.group import Group
 from fedbench.parallel.interrupt import Interrupted, StopRequest
 from fedbench.parallel.processes import configure_process, launch, under_torchrun
 from fedbench.parallel.ranks import AllLeave, Ranks, this_rank
-from fedbench.parallel.watchdog import watchdog
 from fedbench.partitions.base import Split, hold_out
-from fedbench.runs.folder import RunFolder, identity, label, run_id
-from fedbench.runs.journal import Journal, clean
-from fedbench.runs.parts import Parts
-from fedbench.runs.reporting import announce, is_done, prepare_folder, report
-from fedbench.training import memory
+from fedbench.runs.console import print_header, print_result
+from fedbench.runs.folder import RunFolder
+from fedbench.runs.identity import identity, label, run_id
+from fedbench.runs.prepared import PreparedRun
+from fedbench.runs.writer import RunWriter
 from fedbench.training.federation import Federation
-from fedbench.training.preflight import check_local_work, check_scoring
+from fedbench.training.preflight import check_local_work, check_memory, check_scoring
 
 
 @refuse_what_does_not_fit
-def build_parts(config: Config) -> Parts:
+def prepare(config: Config) -> PreparedRun:
     """Everything that an experiment needs, built and checked; nothing is written."""
     scalars = config.scalars
     device = pick_device(scalars.runtime.device)
@@ -67,12 +66,7 @@ def build_parts(config: Config) -> Parts:
         identity(config, algorithm, device, data.fingerprint(), len(split.client_indices))
     )
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
-    if device == "cpu" and (scalars.force or folder.finished() is None):
-        clients = 1 if algorithm.pooled else scalars.cohort or len(split.client_indices)
-        memory.check_training(
-            flat.size, workers_here(scalars, device), clients, scalars.client.momentum > 0
-        )
-    return Parts(
+    return PreparedRun(
         config, device, data, split, model, flat, algorithm, unbound, context, folder, number
     )
 
@@ -85,7 +79,7 @@ def build_model(config: Config, data: Dataset, projection: int | None) -> Model:
             data.shape, data.classes, projection, vocabulary=data.vocabulary
         )
 
-    memory.check_model(network)
+    check_memory(network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(config.scalars.seed, "initial weights"))
         model = network()
@@ -115,13 +109,13 @@ def pick_device(asked: str) -> str:
 
 
 def run(config: Config) -> bool:
-    """One experiment from configuration to files. Returns whether somebody asked to stop while it
-    was ending well.
+    """One experiment, from configuration to files. Returns whether a signal asked to stop while the
+    run finished.
     """
     ranks = this_rank()
     try:
         return _run(config, ranks)
-    except (BadInput, Interrupted, AllLeave):  # every rank has the same: they can go on together
+    except (BadInput, Interrupted, AllLeave):  # on every rank alike: they can do the next run
         raise
     except Exception as error:
         lost = ranks.explain(error, config.scalars.runtime.timeout)
@@ -137,62 +131,73 @@ def run(config: Config) -> bool:
 
 
 def _run(config: Config, ranks: Ranks) -> bool:
-    timeout, stopping = config.scalars.runtime.timeout, False
+    timeout = config.scalars.runtime.timeout
+    stopping = False
     torch.set_num_threads(1)  # no thread pool before the ranks are forked
-    parts = ranks.together(lambda: build_parts(config), timeout)
-    ranks.agree(parts.facts(), timeout)
+    prepared = ranks.together(lambda: prepare(config), timeout)
+    ranks.agree(prepared.origin(), timeout)
     ranks.check_common_folder(Path(config.scalars.results), timeout)
     group = ranks.group(timeout)
-    force = config.scalars.force and not ranks.remembers(f"forced {parts.id}")  # a restart goes on
+    # A restart by torchrun resumes what its first attempt began with force=true.
+    force = config.scalars.force and not ranks.remembers(f"forced {prepared.id}")
     lock = ranks.together(
-        lambda: parts.folder.lock(force) if ranks.leader else None, timeout, patient=True
+        lambda: prepared.folder.lock(force) if ranks.leader else None, timeout, patient=True
     )
     try:
-        skip = group.share(int(group.leader and is_done(parts, force)))
-        if not skip:
+        done = group.share(int(group.leader and not force and is_done(prepared.folder)))
+        if not done:
             with StopRequest() as stop:
-                execute(parts, group, stop, force)
+                execute(prepared, group, stop, force)
                 stopping = stop.requested
         if group.leader:
-            with watchdog(timeout):
-                if lock is not None:
-                    clean(parts.folder.path)
-                report(parts, skipped=bool(skip))
+            if lock is not None:
+                prepared.folder.clean()
+            print_result(prepared.folder, skipped=bool(done))
     finally:
         if lock is not None:
             lock.release()
     return stopping
 
 
-def execute(parts: Parts, group: Group, stop: StopRequest, force: bool) -> None:
+def is_done(folder: RunFolder) -> bool:
+    """Whether a run is finished and undamaged. A damaged one is reported, and run again."""
+    summary, damage = folder.examine(by_content=True)
+    if damage:
+        print(f"this run was finished, but {damage}; it is run again: {folder.path}", flush=True)
+    return summary is not None
+
+
+def execute(prepared: PreparedRun, group: Group, stop: StopRequest, force: bool) -> None:
     """Prepare the folder, train on every rank, and notice an interruption."""
-    runtime = parts.config.scalars.runtime
-    workers = group.size if under_torchrun() else workers_here(parts.config.scalars, parts.device)
-    if group.leader:
-        with watchdog(runtime.timeout):
-            prepare_folder(parts, force)
-            if force:
-                this_rank().remember(f"forced {parts.id}")
-            announce(parts, workers)
+    runtime = prepared.config.scalars.runtime
     if under_torchrun():
-        train(group, parts, stop, group.size)
+        workers = group.size
     else:
-        isolated = parts.device == "cuda" or runtime.threads > 1
-        launch(lambda ranks: train(ranks, parts, stop, workers), workers, runtime.timeout, isolated)
-    if group.share(int(stop.requested and parts.folder.finished() is None)):
+        workers = workers_here(prepared.config.scalars, prepared.device)
+    writer = RunWriter(prepared, workers)
+    if group.leader:
+        writer.prepare(force)
+        if force:
+            this_rank().remember(f"forced {prepared.id}")
+        print_header(prepared, workers)
+    if under_torchrun():
+        train(group, prepared, writer, stop)
+    else:
+        isolated = prepared.device == "cuda" or runtime.threads > 1
+        work = partial(train, prepared=prepared, writer=writer, stop=stop)
+        launch(work, workers, runtime.timeout, isolated)
+    if group.share(int(stop.requested and prepared.folder.finished() is None)):
         raise Interrupted
 
 
 def workers_here(scalars: Scalars, device: str) -> int:
-    """How many workers this machine has."""
-    if under_torchrun():
-        return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    """How many workers to start on this machine."""
     if scalars.runtime.workers:
         return scalars.runtime.workers
     return torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
 
 
-def assemble(group: Group, parts: Parts) -> Federation:
+def assemble(group: Group, parts: PreparedRun) -> Federation:
     """The federation of this rank, with the data and the model on its device."""
     scalars, data = parts.config.scalars, parts.data
     device = torch.device(
@@ -218,22 +223,18 @@ def assemble(group: Group, parts: Parts) -> Federation:
     )
 
 
-def train(group: Group, parts: Parts, stop: StopRequest, workers: int) -> None:
-    """What every rank does: the federation's rounds, with a journal beside them."""
-    scalars = parts.config.scalars
-    configure_process(scalars.runtime.threads)
-    federation = assemble(group, parts)
-    journal = Journal(parts, federation, workers)
-    journal.open()
+def train(group: Group, prepared: PreparedRun, writer: RunWriter, stop: StopRequest) -> None:
+    """What every rank does: the federation's rounds, each of which is written."""
+    configure_process(prepared.config.scalars.runtime.threads)
+    federation = assemble(group, prepared)
+    writer.open(federation)
     for record in federation.rounds():
-        journal.add(record)
+        writer.add(record)
         stopping = group.any(stop.requested)
-        last = bool(record.diverged) or federation.done == scalars.rounds
-        if not last and (stopping or federation.done % scalars.checkpoint.every == 0):
-            journal.save_checkpoint()
-        if stopping and not last:
-            journal.close()
+        writer.checkpoint(stopping)
+        if stopping and not writer.complete:
+            writer.close()
             break
     else:
-        journal.finish()
-    group.barrier()  # whoever leaves before the leader has written does not notice when it hangs
+        writer.finish()
+    group.barrier()  # a rank that left before the leader has written would not notice that it hangs

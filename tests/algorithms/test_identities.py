@@ -8,10 +8,10 @@ from functools import cache
 import pytest
 from support import experiments
 
-from fedbench.config.validate import Config
+from fedbench.config.schema import Config
 from fedbench.models.cnn import LeNet
 from fedbench.models.dense import Mlp
-from fedbench.train import build_parts
+from fedbench.train import prepare
 
 ROUNDS = ("rounds=2", "client.epochs=1", "client.lr=0.05", "eval.every=2")
 NETWORKS = {"plain": Mlp(hidden=[16, 8]), "batch norm": LeNet(batch_norm=True)}
@@ -90,7 +90,7 @@ def model_after(words: str, network: str) -> str:
     """
     config = composed(words)
     config.model = replace(NETWORKS[network], projection=config.model.projection)
-    made = experiments.assemble(build_parts(config))
+    made = experiments.assemble(prepare(config))
     experiments.final_digest(made)
     return experiments.model_digest(made)
 

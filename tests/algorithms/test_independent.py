@@ -113,7 +113,7 @@ def distance(a: Vector, b: Vector) -> float:
 def test_final_weights(case, problem, fedbench, monkeypatch):
     # More than half of the time of so small a run: the picture, and composing all twice to learn
     # that it is no sweep.
-    monkeypatch.setattr("fedbench.runs.reporting.save_picture", lambda *_: None)
+    monkeypatch.setattr("fedbench.runs.writer.save_picture", lambda *_: None)
     monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *_, **__: RunMode.RUN)
     ran = fedbench(*problem.words, *setting_words(case.setting), *case.words.split())
     assert ran.status == 0, ran.err

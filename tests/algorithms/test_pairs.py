@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 from support import experiments
 
-from fedbench.config.validate import Config, config_folder
+from fedbench.config.schema import Config
+from fedbench.config.validate import config_folder
 from fedbench.core.errors import BadInput
 from fedbench.models.cnn import LeNet
 from fedbench.models.dense import Mlp
 from fedbench.parallel.group import Group
 from fedbench.parallel.processes import launch
 from fedbench.runs.checkpoint import CheckpointStore
-from fedbench.runs.parts import Parts
-from fedbench.train import build_parts
+from fedbench.runs.prepared import PreparedRun
+from fedbench.train import prepare
 from fedbench.training.federation import Federation
 
 ALGORITHMS = sorted(file.stem for file in (config_folder() / "algo").glob("*.yaml"))
@@ -97,14 +98,14 @@ def advance(made: Federation, rounds: int) -> None:
         next(records)
 
 
-def assembled(parts: Parts, group: Group) -> Federation:
+def assembled(parts: PreparedRun, group: Group) -> Federation:
     """From the initial weights: the network is trained in place."""
     return experiments.assemble(
         dataclasses.replace(parts, model=copy.deepcopy(parts.model)), group=group
     )
 
 
-def in_two_workers(settings: dict[str, Parts], folder: Path) -> None:
+def in_two_workers(settings: dict[str, PreparedRun], folder: Path) -> None:
     """Two rounds of every setting, with a checkpoint after each in a folder of its own."""
 
     def work(group: Group) -> None:
@@ -117,19 +118,19 @@ def in_two_workers(settings: dict[str, Parts], folder: Path) -> None:
     launch(work, 2, 120)
 
 
-def restored(parts: Parts, folder: Path) -> Federation:
+def restored(parts: PreparedRun, folder: Path) -> Federation:
     made = assembled(parts, Group())
     made.done = CheckpointStore(folder, Group(), {}).load(made.state).done
     return made
 
 
-def build_settings(config: Config, chosen: list[tuple[str, str]]) -> dict[str, Parts]:
+def build_settings(config: Config, chosen: list[tuple[str, str]]) -> dict[str, PreparedRun]:
     settings = {}
     for network, cohort in chosen:
         scalars = dataclasses.replace(config.scalars, cohort=COHORTS[cohort])
         algo = copy.deepcopy(config.algo)  # its pieces get bound to the network
         varied = dataclasses.replace(config, model=NETWORKS[network], scalars=scalars, algo=algo)
-        settings[f"{network}, {cohort}"] = build_parts(varied)
+        settings[f"{network}, {cohort}"] = prepare(varied)
     return settings
 
 
@@ -154,7 +155,7 @@ def test_it_runs_or_is_refused(algo, modifier, settings, tmp_path):
     reason = reasons(algo, modifier)
     if reason:
         with pytest.raises(BadInput, match=reason):
-            build_parts(composed(algo, modifier))
+            prepare(composed(algo, modifier))
     else:
         check(composed(algo, modifier), settings, tmp_path)
 
@@ -169,7 +170,7 @@ def test_modifiers_together_do_not_depend_on_their_order(algo, modifiers, settin
     check(composed(algo, modifiers), settings, tmp_path)
     digests = set()
     for order in (modifiers, ",".join(reversed(modifiers.split(",")))):
-        made = assembled(build_parts(composed(algo, order)), Group())
+        made = assembled(prepare(composed(algo, order)), Group())
         advance(made, 2)
         digests.add(experiments.model_digest(made))
     assert len(digests) == 1

@@ -15,7 +15,7 @@ from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.fedgsnr import Gsnr, allocate
 from fedbench.algorithms.fedprox import Prox
 from fedbench.algorithms.scaffold import ControlVariate
-from fedbench.runs.folder import identity, run_id
+from fedbench.runs.identity import identity, run_id
 
 FIRST = (0.350759057434, -0.3252163349)
 FIRST_RATIOS, FIRST_SCORES = (0.0, 0.845037913994), (0.0, 4.69631579981)

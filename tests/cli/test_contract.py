@@ -85,7 +85,7 @@ def test_the_stored_model_has_the_stored_accuracy(fedbench):
     from support import experiments
 
     run = fedbench(*QUICK, "rounds=3")
-    made = experiments.build_parts(experiments.config("data=digits", "logger=none"))
+    made = experiments.prepare(experiments.config("data=digits", "logger=none"))
     made.model.load_state_dict(load_file(run.folder / "model.safetensors"))
     made.model.eval()
     x = torch.from_numpy(made.data.test_x)
@@ -130,9 +130,7 @@ def test_a_sweep_runs_every_combination_and_goes_on_after_a_bad_one(fedbench):
     run = fedbench("-m", *QUICK, "rounds=1", "seed=0,1", "client.lr=0.1,-1")
     assert run.status == 2
     assert run.out.count("run: ") == 2
-    assert (
-        run.err.count("client.lr=-1.0: must be at least 1e-30") == 4
-    )  # at once, and in the list at the end
+    assert run.err.count("client.lr=-1.0: must be ") == 4  # at once, and in the list at the end
     assert len(list(Path("results/runs").glob("*/*/summary.json"))) == 2
 
 

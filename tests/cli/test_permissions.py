@@ -56,6 +56,6 @@ def test_a_results_folder_that_may_not_be_written():
     line = refuse(*WORDS, results=True)
     assert (
         line
-        == "fedbench: results=results: a folder that can be written is allowed (Permission denied)"
+        == "fedbench: results=results: must be a folder that can be written (Permission denied)"
     )
     assert list(Path("results").iterdir()) == []

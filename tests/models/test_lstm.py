@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from fedbench.core.flat_model import FlatModel
 from fedbench.data.dataset import Dataset
 from fedbench.models import Lstm
-from fedbench.train import build_parts
+from fedbench.train import prepare
 
 
 def test_the_states_are_those_of_packed_sentences_in_one_lstm_of_two_layers():
@@ -120,9 +120,9 @@ def test_it_learns_in_the_engine():
     )
     config = experiments.config(*words, "client.optimizer=adam", "client.lr=0.01")
     config = replace(config, data=Source(), model=replace(config.model, hidden=32, embedding=16))
-    first = experiments.assemble(build_parts(config))
+    first = experiments.assemble(prepare(config))
     records = list(first.rounds())
     assert records[-1].numbers["train_loss"] < 0.8 * records[0].numbers["train_loss"]
     assert experiments.final_digest(
-        experiments.assemble(build_parts(config))
+        experiments.assemble(prepare(config))
     ) == experiments.state_digest(first)

@@ -67,9 +67,9 @@ def test_it_trains_or_says_why_not(data, model, tmp_path, monkeypatch, request):
     words = (*SETTING, f"data={data}", f"model={model}")
     if refused(data, model):
         with pytest.raises(BadInput, match=r"^model"):
-            experiments.build_parts(experiments.config(*words))
+            experiments.prepare(experiments.config(*words))
         return
-    made = experiments.assemble(experiments.build_parts(experiments.config(*words)))
+    made = experiments.assemble(experiments.prepare(experiments.config(*words)))
     before = made.state.w.clone()
     (record,) = made.rounds()
     assert not record.diverged

@@ -19,7 +19,7 @@ from fedbench.core.errors import BadInput
 from fedbench.core.flat_model import FlatModel
 from fedbench.models import ResNet18, Vgg16, VitB32, pretrained
 from fedbench.models.torchvision_operators import import_torchvision
-from fedbench.runs.folder import identity, run_id
+from fedbench.runs.identity import identity, run_id
 
 
 @pytest.fixture

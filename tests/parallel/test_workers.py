@@ -5,15 +5,11 @@ run goes on.
 from __future__ import annotations
 
 import signal
-import sys
-import time
 
 import pytest
 from support.faulty_runs import SETTING, folder_of, one_line, result, run, uninterrupted
-from support.waiting import LIMIT
 
-from fedbench.parallel.failures import Ended, MachineFault, WorkerFailure, WorkerFault, reason
-from fedbench.parallel.watchdog import IDLE_SECONDS, watchdog
+from fedbench.parallel.failures import MachineFault, WorkerExit, WorkerFailure, first_cause
 
 METHOD = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=2")
 # What happens in a worker's second round, and what standard error says.
@@ -50,102 +46,15 @@ def test_a_worker_that_fails(kind, rank):
     assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
 
 
-@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.heavy)])
-def test_a_single_worker_that_hangs(threads):
-    """In this process, or, with threads, in a forked one: it looks after itself."""
-    alone = (
-        *SETTING,
-        "algo=scaffold",
-        "results=broken",
-        "runtime.workers=1",
-        f"runtime.threads={threads}",
-    )
-    failed = run(*alone, "runtime.timeout=1", place="aggregation", call=4, kind="hang")
-    assert failed.status == 1, failed.out
-    assert (
-        one_line(failed.err)
-        == "fedbench: results=broken: the worker did nothing for 1 seconds (runtime.timeout=1); "
-        "the last checkpoint is kept; the same command (without force=true) goes on"
-    )
-    assert run(*alone).resumed_after == 2
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        "final",
-        *(pytest.param(p, marks=pytest.mark.heavy) for p in ("final-summary", "metrics", "rename")),
-    ],
-)
+@pytest.mark.parametrize("place", ["final", pytest.param("metrics", marks=pytest.mark.heavy)])
 def test_a_leader_that_hangs_while_it_writes(place):
     """The other workers stay until it has written, and say whom they waited for."""
-    call = 5 if place == "rename" else 1
-    failed = run(*METHOD, "runtime.timeout=1", place=place, call=call, kind="hang")
+    failed = run(*METHOD, "runtime.timeout=1", place=place, kind="hang")
     assert failed.status == 1, failed.out
     assert "the others waited 1 seconds for worker 1 of 2" in one_line(failed.err)
     resumed = run(*METHOD)
     assert resumed.status == 0, resumed.err
     assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
-
-
-@pytest.mark.parametrize("place", ["rename", "cleaning"])
-def test_the_process_that_started_the_workers_hangs_while_it_writes(place):
-    """Before the first round, and after the last: nobody waits for it, so it looks after itself."""
-    failed = run(*METHOD, "runtime.timeout=1", place=place, kind="hang")
-    assert failed.status == 1, failed.out
-    assert "did nothing for 1 seconds (runtime.timeout=1)" in one_line(failed.err)
-    assert run(*METHOD).status == 0
-    assert result(folder_of("broken")) == uninterrupted("algo=scaffold")
-
-
-LONG = 1000  # seconds: the watchdog's own timer is not meant to ring
-
-
-def work(seconds: float = 5 * IDLE_SECONDS) -> None:
-    """Use that much of the processor, however long it takes to get it."""
-    until = time.process_time() + seconds
-    while time.process_time() < until:
-        pass
-
-
-def ring() -> None:
-    """Let the watchdog look."""
-    signal.raise_signal(signal.SIGALRM)
-
-
-def test_the_watchdog_looks_twice_in_its_time_and_leaves_nothing():
-    handler = signal.getsignal(signal.SIGALRM)
-    with watchdog(LONG):
-        left, interval = signal.getitimer(signal.ITIMER_REAL)
-        assert 0 < left <= interval == LONG / 2
-        assert signal.getsignal(signal.SIGALRM) is not handler
-    assert signal.getsignal(signal.SIGALRM) is handler
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-
-
-def test_the_watchdog_lets_work_and_short_waits_pass():
-    with watchdog(LONG):
-        for _ in range(4):
-            work()
-            ring()
-            ring()  # one look without progress, and the next finds some
-
-
-def test_the_watchdog_ends_what_does_nothing_but_for_debuggers(monkeypatch):
-    monkeypatch.setattr("fedbench.parallel.watchdog.time.process_time", lambda: 3.0)
-    with watchdog(LONG):
-        ring()
-        with pytest.raises(WorkerFault, match=r"for 1000 seconds \(runtime.timeout=1000\)"):
-            ring()
-    with monkeypatch.context() as debugger, watchdog(LONG):
-        debugger.setattr(sys, "gettrace", lambda: print)
-        for _ in range(3):
-            ring()
-
-
-def test_the_watchdog_wakes_one_that_sleeps_for_ever():
-    with pytest.raises(WorkerFault, match="did nothing for 1 seconds"), watchdog(1):
-        time.sleep(LIMIT)
 
 
 def test_a_failed_run_does_not_end_a_sweep():
@@ -156,18 +65,20 @@ def test_a_failed_run_does_not_end_a_sweep():
 
 
 def test_the_cause_goes_before_its_consequences():
-    lost = Ended.of(0, RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"))
-    late = Ended.of(
+    lost = WorkerExit.of(0, RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"))
+    late = WorkerExit.of(
         0, RuntimeError("[gloo/transport/tcp/unbound_buffer.cc] Timed out waiting 3000ms for recv")
     )
     assert lost.lost
     assert late.waited
-    killed, raised = Ended(1, signal=signal.SIGKILL), Ended.of(2, KeyError("planted"))
-    full = Ended.of(1, OSError(28, "No space left on device"))
-    assert "worker 2 of 3 was ended by SIGKILL" in str(reason([lost, killed, raised], [], 3, 9))
-    assert "the disk is full" in str(reason([lost, full], [], 2, 9))
-    assert isinstance(reason([lost, raised], [], 3, 9), WorkerFailure)
-    assert "KeyError" in str(reason([lost, raised], [], 3, 9))
-    assert isinstance(reason([late], [1], 2, 9), MachineFault)
-    assert "workers waited 9 seconds for each other" in str(reason([late, late], [], 2, 9))
-    assert isinstance(reason([lost], [], 2, 9), WorkerFailure)
+    killed, raised = WorkerExit(1, signal=signal.SIGKILL), WorkerExit.of(2, KeyError("planted"))
+    full = WorkerExit.of(1, OSError(28, "No space left on device"))
+    assert "worker 2 of 3 was ended by SIGKILL" in str(
+        first_cause([lost, killed, raised], [], 3, 9)
+    )
+    assert "the disk is full" in str(first_cause([lost, full], [], 2, 9))
+    assert isinstance(first_cause([lost, raised], [], 3, 9), WorkerFailure)
+    assert "KeyError" in str(first_cause([lost, raised], [], 3, 9))
+    assert isinstance(first_cause([late], [1], 2, 9), MachineFault)
+    assert "workers waited 9 seconds for each other" in str(first_cause([late, late], [], 2, 9))
+    assert isinstance(first_cause([lost], [], 2, 9), WorkerFailure)

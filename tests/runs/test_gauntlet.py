@@ -110,7 +110,7 @@ FAULTS = [
         FAILED,
         {"place": "metrics", "kind": "EROFS"},
         (1, 5),
-        "is read-only",
+        "cannot be written (Read-only",
     ),
     Fault("a flipped bit", 2, KILLED, {"place": "evaluation", **KILL_ALL}, LATER, damage="flipped"),
     Fault(
@@ -119,7 +119,7 @@ FAULTS = [
         KILLED,
         {"place": "evaluation", **KILL_ALL},
         LATER,
-        damage="run",
+        damage="run id",
     ),
     Fault(
         "another code's",
@@ -136,13 +136,13 @@ FAULTS = [
 
 def harm(newest: Path, how: str, chance: random.Random) -> str:
     """Damage a checkpoint; returns what must be said of it."""
-    if how in ("run", "source code"):  # whole, but from elsewhere
+    if how in ("run id", "source code"):  # whole, but from elsewhere
         manifest = json.loads((newest / "manifest.json").read_text())
         del manifest["checksum"]
         manifest["origin"][how] = "another"
         manifest["checksum"] = checksum_of(manifest)
         (newest / "manifest.json").write_text(json.dumps(manifest))
-        return f"it was written by {how} another, this is "
+        return f"it has another {how} (another, not "
     file = chance.choice([file for file in sorted(newest.iterdir()) if file.stat().st_size])
     content = bytearray(file.read_bytes())
     place = chance.randrange(len(content))
@@ -174,7 +174,7 @@ def check_what_it_says(ended: Ended, fault: Fault, reason: str) -> None:
     else:
         line = one_line(ended.err)
         assert fault.says in line
-        assert "the same command (without force=true) goes on" in line
+        assert "the same command (without force=true) resumes" in line
     assert ended.out.count("is not used: ") == bool(reason), fault.name
     assert reason in ended.out
 

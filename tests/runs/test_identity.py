@@ -110,9 +110,9 @@ def test_the_run_id_changes_exactly_when_the_numbers_can():
     from support import experiments
 
     base = ("data=digits", "logger=none", *QUICK)
-    first = experiments.build_parts(experiments.config(*base)).id
+    first = experiments.prepare(experiments.config(*base)).id
     assert {
-        word: experiments.build_parts(experiments.config(*base, word)).id == first for word in SAME
+        word: experiments.prepare(experiments.config(*base, word)).id == first for word in SAME
     } == dict.fromkeys(SAME, True)
-    ids = [experiments.build_parts(experiments.config(*base, word)).id for word in OTHER]
+    ids = [experiments.prepare(experiments.config(*base, word)).id for word in OTHER]
     assert len({first, *ids}) == len(OTHER) + 1

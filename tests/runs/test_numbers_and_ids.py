@@ -125,7 +125,7 @@ def test_the_ids_of_plain_configurations_stay():
     found = {}
     for words in declared.PINNED:
         config = experiments.config("logger=none", "runtime.device=cpu", *words.split())
-        found[words] = experiments.build_parts(config).id
+        found[words] = experiments.prepare(config).id
     assert found == declared.PINNED
 
 

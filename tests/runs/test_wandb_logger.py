@@ -177,7 +177,7 @@ def test_credentials_are_found_where_wandb_looks(monkeypatch, tmp_path, place):
 def test_online_with_credentials_and_offline_without(monkeypatch, tmp_path, key, expected):
     seen = {}
     monkeypatch.setattr(
-        tracking, "_WandbTracker", lambda settings, mode, *rest: seen.setdefault("mode", mode)
+        tracking, "_WandbRun", lambda settings, mode, *rest: seen.setdefault("mode", mode)
     )
     if key:
         monkeypatch.setenv("WANDB_API_KEY", "x" * 40)

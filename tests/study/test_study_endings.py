@@ -84,11 +84,3 @@ def test_what_nobody_expected_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr("fedbench.study.reproduce.make_plans", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         study_small.reproduce(*PLANNED)
-
-
-def test_tables_are_made_although_nobody_can_read_what_is_printed(monkeypatch):
-    monkeypatch.setattr(
-        sys, "stdout", None
-    )  # as Python leaves it when its standard output is closed
-    assert study_small.reproduce(*PLANNED, "--scale", "smoke") == 0
-    assert os.path.exists("results/report/index.html")

@@ -35,10 +35,11 @@ def plan(*jobs: Job, experiment: str = "small/table1") -> Plan:
     )
 
 
-def summary(results: Path, name: str, content: str) -> None:
+def summary(results: Path, name: str, content: dict) -> None:
     folder = results / "runs" / "x" / name
     folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(content)
+    stored = RunFolder(folder).with_checksums(content)
+    (folder / "summary.json").write_text(json.dumps(stored))
 
 
 @pytest.fixture
@@ -48,14 +49,15 @@ def results(tmp_path) -> Path:
     """
     facts = {"best_round": 1, "scoring": "global", "data": {"source": "real", "note": ""}}
     accuracies = {"best_accuracy": 0.5, "final_accuracy": 0.5}
-    summary(tmp_path, "finished", json.dumps({"status": "finished", **accuracies, **facts}))
+    summary(tmp_path, "finished", {"status": "finished", **accuracies, **facts})
     broken = {
         "status": "diverged",
         "diverged": {"round": 1, "cause": "a loss"},
         **dict.fromkeys(accuracies),
     }
-    summary(tmp_path, "diverged", json.dumps(broken | facts))
-    summary(tmp_path, "cut", '{"status": "fin')
+    summary(tmp_path, "diverged", broken | facts)
+    summary(tmp_path, "cut", {})
+    (tmp_path / "runs" / "x" / "cut" / "summary.json").write_text('{"status": "fin')
     (tmp_path / "runs" / "x" / "failed").mkdir()
     (tmp_path / "runs" / "x" / "failed" / "failure.txt").write_bytes(
         b"Traceback\nRuntimeError: \xff out of luck\n"

@@ -26,7 +26,7 @@ def test_a_fault_of_the_program_is_a_failure_that_is_listed_and_tried_again(
 
     words = ("--only", "small/table1", "--scale", "smoke")
     with monkeypatch.context() as patch:
-        patch.setattr("fedbench.train.build_parts", fail)
+        patch.setattr("fedbench.train.prepare", fail)
         assert study_small.reproduce(*words) == 1
     out = capfd.readouterr().out
     assert out.count("failed: fedbench experiment=small/table1") == 4

@@ -9,11 +9,13 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from fedbench.config.validate import Config, check, config_folder
+from fedbench.config.schema import Config
+from fedbench.config.validate import check, config_folder
 from fedbench.core.flat_model import FlatModel, digest
 from fedbench.data.batches import examples
 from fedbench.parallel.group import Group
-from fedbench.train import Parts, build_parts
+from fedbench.runs.prepared import PreparedRun
+from fedbench.train import prepare
 from fedbench.training.federation import Federation
 
 # A stand-in of 300 images of MNIST's shape, on 5 very different clients.
@@ -39,8 +41,8 @@ def config(*overrides: str) -> Config:
     )
 
 
-def parts(*overrides: str) -> Parts:
-    return build_parts(config(*DATA, *overrides))
+def parts(*overrides: str) -> PreparedRun:
+    return prepare(config(*DATA, *overrides))
 
 
 def federation(*overrides: str, device: str = "cpu") -> Federation:
@@ -48,7 +50,7 @@ def federation(*overrides: str, device: str = "cpu") -> Federation:
     return assemble(made, device)
 
 
-def assemble(made: Parts, device: str = "cpu", group: Group | None = None) -> Federation:
+def assemble(made: PreparedRun, device: str = "cpu", group: Group | None = None) -> Federation:
     where = torch.device(device)
     shards = [torch.from_numpy(own).to(where) for own in made.shards]
     train, test = examples(made.data, "train", where), examples(made.data, "test", where)

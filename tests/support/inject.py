@@ -22,18 +22,16 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch.distributed as dist
 
-import fedbench.parallel.watchdog
 import fedbench.runs.checkpoint
 from fedbench import cli as program
-from fedbench import train
 from fedbench.parallel.interrupt import StopRequest
-from fedbench.runs import reporting
+from fedbench.runs import writer
 from fedbench.runs.checkpoint import CheckpointStore
-from fedbench.runs.writer import Recorder
+from fedbench.runs.folder import RunFolder
+from fedbench.runs.writer import RunWriter
 from fedbench.training.client import Trainer
 from fedbench.training.federation import Federation
 
@@ -44,15 +42,15 @@ PLACES = {  # where a fault can be planted: owner and name of a function
     "training": (Trainer, "_steps"),
     "aggregation": (Federation, "server_step"),
     "evaluation": (Federation, "evaluate"),
-    "metrics": (Recorder, "_add_row"),
+    "metrics": (RunWriter, "_add_row"),
     "checkpoint": (CheckpointStore, "save"),
     "checkpoint-tensors": (fedbench.runs.checkpoint, "_save"),
     "checkpoint-manifest": (CheckpointStore, "_complete"),
     "checkpoint-pruning": (fedbench.runs.checkpoint, "_folders"),
     "rename": (os, "replace"),
-    "final": (Recorder, "finish"),
-    "final-summary": (Recorder, "_results"),
-    "cleaning": (train, "clean"),
+    "final": (RunWriter, "_write_results"),
+    "final-summary": (RunWriter, "_results"),
+    "cleaning": (RunFolder, "clean"),
 }
 ERRORS = {
     name: getattr(errno, name)
@@ -160,15 +158,6 @@ def be_patient() -> None:
 
     for name in EXCHANGES:
         patient(name)
-    looks = 0
-
-    def process_time() -> float:
-        """Every look of the watchdog finds that a second was used, until there is a hang."""
-        nonlocal looks
-        looks += not board.struck
-        return time.process_time() + looks
-
-    fedbench.parallel.watchdog.time = SimpleNamespace(process_time=process_time)
 
 
 def plant(fault: dict) -> None:
@@ -221,16 +210,11 @@ def obey_permissions() -> None:
 
 
 def prepare(fault: dict) -> None:
-    reporting.save_picture = lambda *_: (
-        None
-    )  # the partition's picture takes longer than the whole run
+    writer.save_picture = lambda *_: None  # it takes longer than the whole run
     if fault.get("file_size"):
         limit_file_size(fault["file_size"])
     if fault.get("open_files"):  # the limit, and how far the process may raise it
         resource.setrlimit(resource.RLIMIT_NOFILE, tuple(fault["open_files"]))
-    if fault.get("closed"):
-        os.close(1)
-        sys.stdout = None
     if fault.get("encoding"):
         sys.stdout = open(1, "w", encoding=fault["encoding"], closefd=False)  # noqa: SIM115
     if fault.get("obedient"):

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from fedbench.config.validate import check, config_folder
 from fedbench.parallel.group import Group
-from fedbench.train import assemble, build_parts
+from fedbench.train import assemble, prepare
 from support import experiments
 from support import identity_cases as declared
 
@@ -39,7 +39,7 @@ def write_files(folder: Path) -> dict[str, str]:
             np.savez(
                 folder / name / "mnist" / f"{part}.npz", images=images, labels=np.arange(size) % 10
             )
-    network = build_parts(experiments.config(*declared.TINY, "seed=5")).model
+    network = prepare(experiments.config(*declared.TINY, "seed=5")).model
     save_file(network.state_dict(), folder / "WEIGHTS.safetensors")
     return {file.stem: str(file) for file in folder.iterdir()}
 
@@ -109,7 +109,7 @@ class Walk:
                 self.files.get(value, value) if isinstance(value, str) else value,
                 merge=False,
             )
-        return build_parts(check(plain, names))
+        return prepare(check(plain, names))
 
     def run(self, words: str, key: str = "", value: Any = None) -> tuple[str, str]:
         """The id, and everything that a run measures."""

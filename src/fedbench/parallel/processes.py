@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -25,9 +25,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from fedbench.parallel.failures import Ended, reason
+from fedbench.parallel.failures import WorkerExit, first_cause
 from fedbench.parallel.group import BLOCK_ELEMENTS, Group, SharedMemory
-from fedbench.parallel.watchdog import watchdog
 
 # How long the other ranks may take to notice that one has failed, before they are killed.
 GRACE_SECONDS = 2
@@ -75,8 +74,7 @@ def launch(
     and not used CUDA, so work that does so must be `isolated`: even a single rank is then forked.
     """
     if workers == 1 and not isolated:
-        with watchdog(timeout):
-            work(Group())
+        work(Group())
         return
     _allow_open_files(workers)
     with ExitStack() as files:
@@ -155,16 +153,16 @@ def _watch(ranks: list[BaseProcess], last_words: list[Path], timeout: int) -> No
         if process.exitcode
     ]
     silent = [rank for rank, process in enumerate(ranks) if process in running]
-    raise reason(failed, silent, len(ranks), timeout)
+    raise first_cause(failed, silent, len(ranks), timeout)
 
 
-def _how_it_ended(rank: int, code: int, last_words: Path) -> Ended:
+def _how_it_ended(rank: int, code: int, last_words: Path) -> WorkerExit:
     if code < 0:
-        return Ended(rank, signal=-code)
+        return WorkerExit(rank, signal=-code)
     try:
         return pickle.loads(last_words.read_bytes())
     except (OSError, EOFError, pickle.UnpicklingError):  # it could not write them
-        return Ended(rank, traceback=f"it ended with status {code} and could not say why\n")
+        return WorkerExit(rank, traceback=f"it ended with status {code} and could not say why\n")
 
 
 def _run_rank(
@@ -195,10 +193,9 @@ def _run_rank(
             world_size=workers,
             timeout=timedelta(seconds=timeout),
         )
-        with watchdog(timeout) if workers == 1 else nullcontext():
-            work(Group(memory))
+        work(Group(memory))
         dist.destroy_process_group()
     except BaseException as error:
-        last_words.write_bytes(pickle.dumps(Ended.of(rank, error)))
+        last_words.write_bytes(pickle.dumps(WorkerExit.of(rank, error)))
         sys.stdout.flush()
         os._exit(1)  # the process group may hang when it is taken down after a failure

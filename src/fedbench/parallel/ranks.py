@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput, bad_value, require
 from fedbench.core.files import remove_made
-from fedbench.parallel.failures import GO_ON, REMOVED, Ended, MachineFault
+from fedbench.parallel.failures import RESUME, MachineFault, WorkerExit
 from fedbench.parallel.group import Group
 from fedbench.parallel.processes import end_with_parent, under_torchrun
 
@@ -165,18 +165,16 @@ class Ranks:
     def explain(self, error: Exception, timeout: int) -> MachineFault | None:
         """One line for the loss of another rank, with that rank's own reason if it left one."""
         self.give_up()
-        ended = Ended.of(self.rank, error)
-        if self.size == 1 or not (ended.lost or ended.fault.startswith(REMOVED)):
+        ended = WorkerExit.of(self.rank, error)
+        if self.size == 1 or not ended.lost:
             return None
         reason = self._last_words()
-        if ended.fault and not reason:  # files are gone: that is a reason of its own
-            return None
         if not reason and ended.waited:
             reason = (
                 f"runtime.timeout={timeout}: {self._me()} waited {timeout} seconds for another rank"
             )
         return MachineFault(
-            f"{reason or f'{self._me()} lost another rank ({_first_line(error)})'}; {GO_ON}"
+            f"{reason or f'{self._me()} lost another rank ({_first_line(error)})'}; {RESUME}"
         )
 
     def tell_failure(self, reason: str) -> None:

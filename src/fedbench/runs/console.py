@@ -1,69 +1,101 @@
-"""What a person sees while a run goes on: a progress bar on a terminal, plain lines elsewhere."""
+"""What a person sees: the header of a run, its progress, and the result in the last lines."""
 
 from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from fedbench.runs.folder import RunFolder
+from fedbench.runs.identity import label, source_commit, versions
+from fedbench.runs.prepared import PreparedRun
 from fedbench.training.round_metrics import Record
 
 
+def print_header(run: PreparedRun, workers: int) -> None:
+    """Say what is about to run."""
+    config, data, model = run.config, run.data, run.flat
+    scale = f"  scale {config.scalars.scale}" if config.scalars.scale else ""
+    print(f"{label(config)}  seed {config.scalars.seed}  id {run.id}{scale}")
+    known = [data.note] if data.source in data.note else [data.source, data.note]
+    examples = f"{len(data.train_y):,} training and {len(data.test_y):,} test examples"
+    print(f"data: {run.data_name} ({'; '.join(filter(None, known))}), {examples}")
+    last = ", ".join(layer.name for layer in model.layers[-2:])
+    print(f"model: {model.size:,} parameters in {len(model.layers)} layers (the last two: {last})")
+    held_out = sum(map(len, run.split.local_tests or []))
+    own_tests = f", {held_out:,} examples held out as the clients' own tests" if held_out else ""
+    print(f"clients: {len(run.shards)}, partition {run.partition_hash()}{own_tests}")
+    for caveat in run.algorithm.caveats:
+        print(f"note: {caveat}")
+    print(f"software: {_software()}")
+    threads = _counted(config.scalars.runtime.threads, "thread")
+    print(f"running on {run.device}, {_counted(workers, 'worker')}, {threads} each", flush=True)
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number} {unit}{'s' if number > 1 else ''}"
+
+
+def _software() -> str:
+    """Versions, and the commit of the code, where there is one."""
+    source = source_commit()
+    commit = "no commit known"
+    if source["commit"]:
+        changes = {
+            True: " with uncommitted changes",
+            False: "",
+            None: " (uncommitted changes: unknown)",
+        }
+        commit = f"commit {source['commit'][:10]}{changes[source['dirty']]}"
+    return ", ".join([*(f"{name} {version}" for name, version in versions().items()), commit])
+
+
 class Progress:
-    """Round, accuracy, throughput and time left."""
+    """Round, accuracy, throughput and time left: a bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, rounds: int, done: int):
-        self.rounds, self.first = rounds, done
+        self.rounds = rounds
+        self.first = done
         self.started = time.perf_counter()
         self.accuracy = ""
         self.first_gradients: float | None = None
-        self.bar = _bar(rounds, done) if sys.stdout.isatty() else None
+        self.bar = _start_bar(rounds, done) if sys.stdout.isatty() else None
 
     def show(self, record: Record) -> None:
         if record.score is not None:
             self.accuracy = f"{100 * record.score.accuracy:.2f} %"
+        rate = self._rate(record)
         if self.bar is not None:
-            self.bar.update(
-                self.bar.task_ids[0],
-                completed=record.round,
-                accuracy=self.accuracy,
-                rate=self._rate(record),
-            )
+            task = self.bar.task_ids[0]
+            self.bar.update(task, completed=record.round, accuracy=self.accuracy, rate=rate)
         elif record.score is not None:
-            loss = record.numbers["train_loss"]
-            line = (
-                f"round {record.round}/{self.rounds}  accuracy {self.accuracy}  train loss"
-                f" {loss:.4f}"
-            )
-            print(f"{line}  {self._rate(record)}  {self._left(record.round)} left", flush=True)
+            line = f"round {record.round}/{self.rounds}  accuracy {self.accuracy}"
+            line += f"  train loss {record.numbers['train_loss']:.4f}"
+            print(f"{line}  {rate}  {self._time_left(record.round)} left", flush=True)
 
     def _rate(self, record: Record) -> str:
-        """Training examples a second, since the first round that this process finished."""
+        """Training examples per second, since this process began."""
         gradients = record.numbers["gradients"]
-        if (
-            self.first_gradients is None
-        ):  # a resumed run has counts from before: start from its per-round share
+        if self.first_gradients is None:  # the count of a resumed run has earlier rounds in it
             self.first_gradients = gradients * (1 - 1 / record.round)
-        return (
-            f"{(gradients - self.first_gradients) / (time.perf_counter() - self.started):,.0f}"
-            " samples/s"
-        )
+        seconds = time.perf_counter() - self.started
+        return f"{(gradients - self.first_gradients) / seconds:,.0f} samples/s"
 
-    def _left(self, done: int) -> str:
-        seconds = (
-            (time.perf_counter() - self.started) / max(done - self.first, 1) * (self.rounds - done)
-        )
-        return f"{int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
+    def _time_left(self, done: int) -> str:
+        seconds_a_round = (time.perf_counter() - self.started) / max(done - self.first, 1)
+        seconds = int(seconds_a_round * (self.rounds - done))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
     def close(self) -> None:
         if self.bar is not None:
             self.bar.stop()
 
 
-def _bar(rounds: int, done: int):
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-
-    bar = RichProgress(
+def _start_bar(rounds: int, done: int) -> Bar:
+    bar = Bar(
         TextColumn("round"),
         MofNCompleteColumn(),
         BarColumn(),
@@ -73,3 +105,26 @@ def _bar(rounds: int, done: int):
     bar.add_task("rounds", total=rounds, completed=done, accuracy="", rate="")
     bar.start()
     return bar
+
+
+def print_result(folder: RunFolder, skipped: bool) -> None:
+    """Say how a finished run ended; the last line, `run: <folder>`, is for other programs."""
+    summary = folder.finished()
+    if summary is None:
+        raise FileNotFoundError(f"{folder.path}: somebody changed the finished run")
+    if skipped:
+        print("this run is finished already (force=true runs it again)")
+    print(_result(summary))
+    print(f"run: {folder.path}", flush=True)
+
+
+def _result(summary: dict[str, Any]) -> str:
+    if summary["status"] == "diverged":
+        diverged = summary["diverged"]
+        layer = f", layer {diverged['layer']}" if diverged["layer"] else ""
+        return f"diverged in round {diverged['round']}: {diverged['cause']}{layer}"
+    data = summary["data"]
+    note = f" on a {data['note']}" if data["source"] == "synthetic" else ""
+    final = f"final {100 * summary['final_accuracy']:.2f} %"
+    best = f"best {100 * summary['best_accuracy']:.2f} % (round {summary['best_round']})"
+    return f"accuracy{note}: {final}, {best}, scored: {summary['scoring']}"

@@ -1,4 +1,4 @@
-"""The number that a search optimises: `objective`, and in which direction."""
+"""The number that a search optimises, `objective`, and its direction."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ DEFAULT = ("best_validation_accuracy", "best_accuracy")  # the first that a run 
 
 
 def objective(name: str | None, folder: Path) -> float | None:
-    """The number of a finished run; None when there is none to be had, as on a machine without the
-    files.
+    """The objective of a finished run; None on a machine that does not see the run's files.
 
-    A diverged run has the worst there is: no example is right, or an infinite loss or time.
+    A diverged run has the worst value: an accuracy of 0, or an infinite loss or time.
     """
     summary = RunFolder(folder).finished()
     if summary is None:
@@ -35,7 +34,7 @@ def objective(name: str | None, folder: Path) -> float | None:
 
 
 def check_direction(name: str | None, sweeper: DictConfig) -> None:
-    """Optuna minimises unless it is told otherwise, and would look for the worst accuracy."""
+    """Refuse a wrong direction: Optuna minimises by default, and would find the worst accuracy."""
     direction = sweeper.get("direction")
     given = getattr(direction, "name", direction)
     if given not in ("minimize", "maximize"):

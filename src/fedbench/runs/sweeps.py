@@ -2,8 +2,8 @@
 
 Hydra's launchers may run a job in another process or on another machine, and `hydra.main` returns
 nothing. So each job writes `<hydra.sweep.dir>/<job number>/outcome.json` when it begins and when it
-ends, and the parent reads these files. The callback below is part of every configuration. Hydra
-pickles it with the jobs, which so learn where to report.
+ends, and the parent reads these files. The callback below is part of every configuration; Hydra
+pickles it with the jobs, so that they know where to report.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ENDINGS = {
 
 @dataclass
 class Outcome:
-    """How a job ended. `status` is None while it runs, and for ever when its process was killed."""
+    """How a job ended. `status` is None while it runs, and stays None if its process is killed."""
 
     number: int = 0
     words: list[str] = field(default_factory=list)
@@ -57,8 +57,8 @@ class Outcome:
     host: str = ""
     pid: int = 0
 
-    def told(self, common: set[str]) -> str:
-        """Which job, why, and where its log is. Words that all jobs have do not tell them apart."""
+    def describe(self, common: set[str]) -> str:
+        """Which job ended how, and where its log is; without the words that all jobs share."""
         words = " ".join(word for word in self.words if word not in common)
         name = f"job {self.number} ({words})" if words else f"job {self.number}"
         reason = f": {self.reason}" if self.reason else ""
@@ -66,9 +66,7 @@ class Outcome:
 
 
 class SweepCallback(Callback):
-    """In the parent: where the jobs of the sweep report, and how they are stopped. In a job: where
-    to report.
-    """
+    """Where the jobs of a sweep report. The parent reads the reports here, and stops the jobs."""
 
     current: ClassVar[SweepCallback | None] = None  # None: a single run
 
@@ -91,7 +89,7 @@ class SweepCallback(Callback):
             self.folder = Path(config.hydra.sweep.dir).absolute()
             self.results = str(config.results)
         except (OmegaConfBaseException, ValueError):
-            return  # the sweeper meets it, too, and says so
+            return  # the sweeper raises the same error
         self.launcher = str(config.hydra.launcher.get("_target_"))
         self.sweeper = str(config.hydra.sweeper.get("_target_"))
         self.errors = _file_behind_standard_error()
@@ -115,26 +113,23 @@ class SweepCallback(Callback):
 
     @property
     def in_parent(self) -> bool:
-        """Whether this process is the parent. Jobs may be in it with other launchers, too: joblib
-        with n_jobs=1.
-        """
+        """Whether this process is the parent. Some launchers run jobs in it: joblib, n_jobs=1."""
         return _this_process() == self.parent
 
     # In a job.
 
     def begin(self, outcome: Outcome) -> bool:
-        """Report that a job begins. False: the sweep was stopped, and it must not."""
+        """Report that a job begins. False: the sweep was stopped, and the job must not begin."""
         if not self.basic:
             _take_signals(leave_terminal=not self.in_parent)
         if outcome.log == self.errors:
             outcome.log = ""
         self.write(outcome)
-        # The parent leaves the file before it looks for jobs to stop: one of the two sees the
-        # other.
+        # The parent writes this file before it looks for jobs to stop: one sees the other.
         return not (self.folder / STOP).exists()
 
     def write(self, outcome: Outcome) -> None:
-        """Report. A parent in the same process knows the outcome without the file."""
+        """Report an outcome. A parent in the same process knows it without the file."""
         content = json.dumps(asdict(outcome), indent=1) + "\n"
         try:
             write_atomically(self.folder / str(outcome.number) / OUTCOME, content, durable=False)
@@ -145,7 +140,7 @@ class SweepCallback(Callback):
     # In the parent.
 
     def outcomes(self) -> dict[int, Outcome]:
-        """Of all jobs that have begun, by number."""
+        """The outcomes of all jobs that have begun, by number."""
         found = {}
         for file in self.folder.glob(f"*/{OUTCOME}") if self.folder.is_dir() else ():
             with suppress(OSError, ValueError, TypeError):
@@ -154,11 +149,10 @@ class SweepCallback(Callback):
         return dict(sorted(found.items()))
 
     def cannot_write(self, error: Exception) -> bool:
-        """Whether a sweep ended before its first job because its folder could not be made, or its
-        list written.
-        """
-        named = isinstance(error, HydraException)  # a missing choice is an OSError, too
-        unwritable = "embedded null" in str(error) or (isinstance(error, OSError) and not named)
+        """Whether a sweep ended before its first job because its folder could not be written."""
+        missing_choice = isinstance(error, HydraException)  # which is an OSError, too
+        failed = isinstance(error, OSError) and not missing_choice
+        unwritable = failed or "embedded null" in str(error)
         first = self.basic and not self.outcomes()
         return unwritable and (first or not self.folder.is_dir())
 
@@ -167,15 +161,15 @@ class SweepCallback(Callback):
         return [one for one in self.outcomes().values() if one.status is None and _is_alive(one)]
 
     def stop(self) -> None:
-        """Have running jobs write a checkpoint, and the others not begin."""
+        """Ask running jobs for a checkpoint, and keep the others from beginning."""
         with suppress(OSError):
             (self.folder / STOP).touch()
         self._signal()
 
-    def stop_and_wait(self, told: Callable[[str], None]) -> None:
-        """After a launcher has given up: nothing goes on that nobody waits for."""
+    def stop_and_wait(self, report: Callable[[str], None]) -> None:
+        """After a launcher has failed: no job keeps running without a parent."""
         if self.running() and not self.stopping:
-            told(f"stopping {len(self.running())} other jobs, with a checkpoint")
+            report(f"stopping {len(self.running())} other jobs, with a checkpoint")
         if not self.stopping:
             self.stopping = True
             self.stop()
@@ -188,9 +182,7 @@ class SweepCallback(Callback):
                 os.kill(one.pid, signal.SIGINT)
 
     def _listen(self) -> None:
-        """Ctrl-C, SIGTERM and a closed terminal stop the jobs first, and the launcher waits for
-        them.
-        """
+        """Let Ctrl-C, SIGTERM and a closed terminal stop the jobs; the launcher waits for them."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
                 signal.signal(number, self._handle)
@@ -202,16 +194,14 @@ class SweepCallback(Callback):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.stopping:
-            self._signal()  # for the second time: at once
+            self._signal()  # the second signal ends a job at once
             raise KeyboardInterrupt
         self.stopping = True
         print("stopping the jobs, with a checkpoint (again: at once)", file=sys.stderr, flush=True)
         self.stop()
 
     def tidy(self) -> None:
-        """Take back what a sweep wrote that came to nothing: Hydra's list of overrides, and the
-        refusals.
-        """
+        """Remove what a sweep wrote whose jobs were all refused."""
         for number in self.outcomes():
             folder = self.folder / str(number)
             remove_made([folder / OUTCOME, folder])
@@ -219,17 +209,17 @@ class SweepCallback(Callback):
 
 
 def this_job() -> Outcome:
-    """A job at its beginning, in its own process."""
-    hydra = HydraConfig.get()
-    number = hydra.job.get("num") if "num" in hydra.job else 0
+    """The outcome of the job in this process, before it begins."""
+    hydra: Any = HydraConfig.get()
+    number = hydra.job.num if "num" in hydra.job else None  # a single run has none
     host, pid = _this_process()
     log = _file_behind_standard_error()
-    words = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # as they were typed
+    words: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # as they were typed
     return Outcome(number or 0, words, log=log, host=host, pid=pid)
 
 
 def severest(statuses: list[int | None]) -> int:
-    """The status of a sweep. A job without an end has failed."""
+    """The exit status of a sweep. A job that did not report its end has failed."""
     found = {UNEXPECTED if status is None else status for status in statuses}
     return next(
         (status for status in (INTERRUPTED, UNEXPECTED, BAD_INPUT) if status in found), FINISHED
@@ -237,7 +227,7 @@ def severest(statuses: list[int | None]) -> int:
 
 
 def short_path(path: str | Path) -> str:
-    """As a person would write it here."""
+    """A path relative to the working directory, if it lies below it."""
     here, path = os.getcwd(), str(path)
     return os.path.relpath(path) if path.startswith(f"{here}{os.sep}") else path
 
@@ -255,39 +245,36 @@ def _is_alive(outcome: Outcome) -> bool:
         state = Path(f"/proc/{outcome.pid}/stat").read_text().rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return False
-    except (OSError, IndexError):  # no /proc here, or somebody else's process by now
+    except (OSError, IndexError):  # there is no /proc, or the process belongs to another user
         return True
     return state != "Z"
 
 
 def _take_signals(leave_terminal: bool) -> None:
-    """A job ends on SIGINT. In a process of its own, Ctrl-C goes to the parent alone, which sends
-    it on once.
+    """Let SIGINT end a job. A job in its own process leaves Ctrl-C to the parent, which sends it
+    once.
     """
     if leave_terminal:
         with suppress(OSError):
             os.setpgid(0, 0)
-    if (
-        not leave_terminal or signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    ):  # submitit has its own
+    submitit_handles_it = leave_terminal and signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    if not submitit_handles_it:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _file_behind_standard_error() -> str:
-    """Where messages of this process go, if that is a file: a launcher's log."""
+    """The file to which this process writes its messages: a launcher's log. Empty: a terminal."""
     try:
         path = os.readlink("/proc/self/fd/2")
-    except OSError:  # another system: nobody says
+    except OSError:  # there is no /proc
         return ""
     return path if os.path.isfile(path) else ""
 
 
 def _keep_values_out(config: DictConfig) -> None:
-    """`hydra.job.env_copy` puts values of the environment where Hydra writes them down; jobs read
-    them again.
-    """
+    """Put names in place of the values that `hydra.job.env_copy` copies, which Hydra writes."""
     with open_dict(config.hydra.job):
         for name in config.hydra.job.env_copy:
             config.hydra.job.env_set[name] = f"${{oc.env:{name}}}"

@@ -1,4 +1,4 @@
-"""The logger group: Weights & Biases mirrors the run folder; nothing is ever read back from it."""
+"""The logger group: Weights & Biases mirrors a run's folder; nothing is ever read back from it."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedbench.core.errors import nearest, require
+from fedbench.core.errors import require
+from fedbench.core.fields import check_fields, choice
 
 MODES = ("auto", "online", "offline")
 REFUSED_BY_WANDB = set("/\\#?%:")  # in names of projects and entities
 LONGEST_NAME = 128
 INIT_SECONDS = 30  # how long W&B's server may take to answer before a run logs offline
-# Set when W&B did not answer: the later runs of a sweep do not wait for it again. It is shared with
-# the workers that are forked from this process, one of which finds out.
+# Set when W&B did not answer: later runs of a sweep do not wait for it again. A worker finds out,
+# so the flag is in memory that forked processes share.
 unreachable = mmap.mmap(-1, 1)
 
 
-class Tracker(Protocol):
-    def log(self, row: dict[str, float]) -> None: ...
+class Logger(Protocol):
+    """Mirrors the numbers of one run."""
+
+    def log(self, row: dict[str, Any]) -> None: ...
 
     def finish(self, summary: dict[str, Any], picture: Path) -> None: ...
 
     def close(self) -> None:
-        """Without a result: the run was interrupted and will go on."""
+        """Without a result: the run was interrupted, and can be resumed."""
 
 
 @dataclass
-class Silent:
-    """Only the run folder."""
+class NoLogger:
+    """`logger=none`: nothing beside the run's folder."""
 
-    def start(self, run_id: str, label: str, config: dict[str, Any], folder: Path) -> Tracker:
-        return _SilentTracker()
+    def start(self, run_id: str, label: str, config: dict[str, Any], folder: Path) -> Logger:
+        return self
 
-
-class _SilentTracker:
-    def log(self, row: dict[str, float]) -> None:
+    def log(self, row: dict[str, Any]) -> None:
         pass
 
     def finish(self, summary: dict[str, Any], picture: Path) -> None:
@@ -53,39 +54,37 @@ class _SilentTracker:
 
 @dataclass
 class Wandb:
-    """Config, a row a round, the summary and the partition picture: online with credentials,
-    offline without.
+    """`logger=wandb`: configuration, a row for each round, summary and picture of the partition.
+
+    With credentials it logs online, else offline.
     """
 
     project: str = "fedbench"
     entity: str | None = None
     group: str | None = None
-    mode: str = "auto"
+    mode: str = choice("auto", MODES)
 
     def __post_init__(self) -> None:
-        require(self.mode in MODES, "logger.mode", self.mode, nearest(self.mode, MODES))
+        check_fields(self, "logger")
         for field in ("project", "entity", "group"):
             name = getattr(self, field)
-            signs = set() if field == "group" else REFUSED_BY_WANDB
-            good = name is None or (
-                0 < len(name) <= LONGEST_NAME and name.isprintable() and not signs & set(name)
-            )
-            without = f", without {' '.join(sorted(signs))}," if signs else ""
-            require(
-                good,
-                f"logger.{field}",
-                name,
-                f"a name of 1 to {LONGEST_NAME} characters{without} is allowed",
-            )
+            refused = set() if field == "group" else REFUSED_BY_WANDB
+            fits = name is None or (0 < len(name) <= LONGEST_NAME and name.isprintable())
+            rule = f"must be a name of 1 to {LONGEST_NAME} characters"
+            if refused:
+                rule += f" without {' '.join(sorted(refused))}"
+            require(fits and not refused & set(name or ""), f"logger.{field}", name, rule)
 
-    def start(self, run_id: str, label: str, config: dict[str, Any], folder: Path) -> Tracker:
+    def start(self, run_id: str, label: str, config: dict[str, Any], folder: Path) -> Logger:
         mode = self.mode
         if mode == "auto":
             mode = os.environ.get("WANDB_MODE") or ("online" if has_credentials() else "offline")
-        return _WandbTracker(self, mode, run_id, label, config, folder)
+        return _WandbRun(self, mode, run_id, label, config, folder)
 
 
-class _WandbTracker:
+class _WandbRun:
+    """A run that is mirrored. `run` is None when W&B cannot be used, or has failed."""
+
     def __init__(
         self,
         settings: Wandb,
@@ -110,7 +109,7 @@ class _WandbTracker:
         }
         self.run = start(mode, **arguments)
 
-    def log(self, row: dict[str, float]) -> None:
+    def log(self, row: dict[str, Any]) -> None:
         metrics = {key: value for key, value in row.items() if key != "round"}
         self._try(lambda run: run.log(metrics, step=int(row["round"])))
 
@@ -121,69 +120,55 @@ class _WandbTracker:
         self.close()
 
     def close(self) -> None:
-        """When it returns, everything is in W&B's file.
+        """Return when everything is in W&B's file.
 
-        `finish` only asks for that: W&B's service writes the last records a moment later, and not
-        at all if this process, a worker, has ended by then. `teardown` waits until the service is
-        done.
+        `finish` does not wait: W&B's service writes the last records a moment later, or never if
+        this process has ended by then. `teardown` waits for the service.
         """
         self._try(lambda run: run.finish())
         self._try(lambda run: self.wandb.teardown())
 
     def _try(self, action: Callable[[Any], object]) -> None:
-        """The run goes on without W&B when it fails on the way."""
+        """A run that loses W&B on the way continues without it."""
         if self.run is None:
             return
         try:
             action(self.run)
         except Exception as error:
             self.run = None
-            print(
-                f"W&B failed ({_first_line(error)}); the run folder has everything all the same",
-                flush=True,
-            )
+            print(f"W&B failed ({_first_line(error)}); the run's folder has everything", flush=True)
 
 
 def _first_line(error: Exception) -> str:
+    """Without passwords (http://user:password@host) and keys: what is printed ends up in logs."""
     line = next(iter(str(error).splitlines()), type(error).__name__)
+    line = re.sub(r"//[^/\s]*@", "//***@", line)
     key = os.environ.get("WANDB_API_KEY")
-    line = re.sub(
-        r"//[^/\s]*@", "//***@", line
-    )  # http://user:password@host; what is printed ends up in logs
     return line.replace(key, "***") if key else line
 
 
-def start(mode: str, **arguments: Any) -> Any:
-    """A W&B run; offline when there is no network, or the key is wrong; None when W&B cannot be
-    used at all.
-    """
+def start(mode: Any, **arguments: Any) -> Any:
+    """A W&B run: offline without a network or with a wrong key, None if W&B cannot be used."""
     import wandb
 
     if mode == "online" and unreachable[0]:
         mode = "offline"
     for chosen in dict.fromkeys((mode, "offline")):
         try:
-            wandb.setup(
-                wandb.Settings(silent=True)
-            )  # else it prints the address as it is, with a password in it
+            wandb.setup(wandb.Settings(silent=True))  # else it prints the address with its password
             settings = wandb.Settings(console="off", silent=True)
-            if chosen != "offline":  # without a server there is nobody to lose patience with
+            if chosen != "offline":
                 settings.init_timeout = INIT_SECONDS
             return wandb.init(mode=chosen, settings=settings, **arguments)
-        except Exception as error:  # whatever it is: a run must not end because nobody mirrors it
-            instead = (
-                "the files here have everything all the same"
-                if chosen == "offline"
-                else "logging offline"
-            )
+        except Exception as error:  # whatever it is: a run must not end because of its mirror
+            instead = "logging offline"
+            if chosen == "offline":
+                instead = "the run's folder has everything"
             print(f"W&B cannot be used ({_first_line(error)}); {instead}", flush=True)
         unreachable[0] = True
         with suppress(Exception, SystemExit):
-            # its service still holds the id of the run that failed, and would refuse it
-            wandb.teardown()
-        os.environ.pop(
-            "WANDB_SERVICE", None
-        )  # one that another process started lives on: a new one is to be used
+            wandb.teardown()  # its service would refuse the id of the failed run
+        os.environ.pop("WANDB_SERVICE", None)  # use a new service, not one of another process
     return None
 
 

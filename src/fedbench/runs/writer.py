@@ -1,31 +1,36 @@
-"""The leader's books: metrics.csv and clients.csv round by round, and the files that a finished run
-consists of.
-"""
+"""The one writer of a run's folder."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import torch
+from omegaconf import OmegaConf
 from safetensors.torch import save
 from torch import Tensor
 
-from fedbench.core.files import append
+from fedbench.core.files import append, write_atomically
 from fedbench.core.flat_model import digest
-from fedbench.parallel.failures import REMOVED, WorkerFault
-from fedbench.runs.checksums import SUMMARY, seal
+from fedbench.parallel.failures import WorkerFault
+from fedbench.partitions.picture import save_picture
+from fedbench.partitions.statistics import class_counts, heterogeneity
+from fedbench.runs.checkpoint import CheckpointStore
 from fedbench.runs.console import Progress
-from fedbench.runs.folder import RunFolder
-from fedbench.runs.wandb import Tracker
+from fedbench.runs.folder import SUMMARY
+from fedbench.runs.identity import label, source_commit, split_label, versions
+from fedbench.runs.prepared import PreparedRun
 from fedbench.training.conformal import coverage_table
-from fedbench.training.round_metrics import Record
+from fedbench.training.evaluation import Score
+from fedbench.training.federation import Federation
+from fedbench.training.round_metrics import Record, Totals
 
-FIRST_COLUMNS = (
+FIRST_COLUMNS = (  # of metrics.csv; what the method adds follows
     "round",
     "test_accuracy",
     "test_loss",
@@ -34,138 +39,180 @@ FIRST_COLUMNS = (
     "bytes_down",
     "seconds",
 )
+PERSONAL_NOTE = "clients keep a part of their models; here it is the clients' weighted mean"
+Row = dict[str, Any]
 
 
-class Recorder:
-    def __init__(self, folder: RunFolder, labels: Tensor, rounds: int):
-        self.folder, self.labels, self.rounds = folder, labels, rounds
-        self.rows: list[dict[str, float]] = []
+class RunWriter:
+    """Writes every file of a run, and mirrors the numbers to the logger and the console.
+
+        writer = RunWriter(run, workers)
+        writer.prepare(force)               # before the workers are started
+        writer.open(federation)             # from here on, on every rank
+        for record in federation.rounds():
+            writer.add(record)
+            writer.checkpoint(stopping)
+        writer.finish()                     # or close(), when the run was interrupted
+
+    All ranks write a checkpoint together; the leader alone writes the other files.
+    """
+
+    def __init__(self, run: PreparedRun, workers: int):
+        self.run = run
+        self.folder = run.folder
+        self.workers = workers
+        self.complete = False  # no round is left
+        # What has been written of the rounds so far. A checkpoint holds all of it.
+        self.rows: list[Row] = []  # of metrics.csv
+        self.tables = {"clients.csv": "", "local_tests.csv": ""}  # their contents
         self.best_round = 0
-        self.predictions: dict[str, Tensor] = {}  # "best" and "final"
+        self.predictions: dict[str, Tensor] = {}  # of the "best" and the "final" round
         self.diverged: dict[str, Any] | None = None
-        self.tables = {
-            "clients.csv": "",
-            "local_tests.csv": "",
-        }  # contents: rows for each client and round
+        self.earlier_seconds = 0.0  # of the processes before this one
 
-    def start(self, tracker: Tracker, done: int) -> None:
-        """Begin to write; after a resume the files hold exactly the rows of the checkpoint
-        again.
-        """
-        self.tracker, self.progress = tracker, Progress(self.rounds, done)
+    def prepare(self, force: bool) -> None:
+        """Write what is known before training."""
+        config, data, split = self.run.config, self.run.data, self.run.split
+        if force:
+            self.folder.clear()
+        (self.folder.path / SUMMARY).unlink(missing_ok=True)  # a damaged run may have one
+        shown = OmegaConf.create({**config.shown, "choices": config.names})
+        self._write("config.yaml", OmegaConf.to_yaml(shown))
+        self._write("partition.json", _index_lists(split.client_indices))
+        if split.local_tests is not None:
+            self._write("local_test.json", _index_lists(split.local_tests))
+        counts = class_counts(data.train_y, data.classes, split.client_indices)
+        self._write("partition.csv", _class_table(counts))
+        title = f"{split_label(config)}, seed {config.scalars.seed}"
+        save_picture(self.folder.path / "partition.png", counts, title)
+
+    def open(self, federation: Federation) -> None:
+        """Resume from the newest checkpoint, if there is one, and begin to write."""
+        self.federation = federation
+        self.leader = federation.group.leader
+        self.started = time.time()
+        origin = self.run.origin() if self.leader else {}
+        self.checkpoints = CheckpointStore(self.folder.path, federation.group, origin)
+        self._resume()
+        if not self.leader:
+            return
+        config = self.run.config
+        self.logger = config.logger.start(
+            self.run.id, label(config), config.shown, self.folder.path
+        )
+        self.progress = Progress(config.scalars.rounds, federation.done)
+        # After an interruption the files may have rows of later rounds.
         self._write_metrics()
         self._write_tables()
         for row in self.rows:
-            tracker.log(row)
+            self.logger.log(row)
+
+    def _resume(self) -> None:
+        checkpoint = self.checkpoints.load(self.federation.state)
+        if checkpoint is None:
+            return
+        stored = checkpoint.progress
+        self.federation.done = checkpoint.done
+        self.federation.totals = Totals(**stored["totals"])
+        self.earlier_seconds = stored["wall_time"]
+        self.rows = stored["rows"]
+        self.tables = stored["tables"]
+        self.best_round = stored["best_round"]
+        self.predictions = checkpoint.tensors
+        if self.leader:
+            print(f"resuming after round {checkpoint.done}", flush=True)
 
     def add(self, record: Record) -> None:
+        """Write a round."""
+        self.complete = bool(record.diverged) or record.round == self.run.config.scalars.rounds
+        if not self.leader:
+            return
         self._check_folder()
         if record.diverged:
             self.diverged = {"round": record.round, **asdict(record.diverged)}
-        self._add_to_table("clients.csv", record.clients)
+        self._append("clients.csv", record.clients)
         if record.score is not None:
-            self._add_row(record)
+            self._add_row(record, record.score)
         self.progress.show(record)
 
-    def _check_folder(self) -> None:
-        """Files are written into a folder that is made when it is not there: a removed one would
-        come back in part.
-        """
-        if not (self.folder.path / "config.yaml").is_file():
-            raise WorkerFault(f"{REMOVED} ({self.folder.path})")
-
-    def _add_row(self, record: Record) -> None:
-        score = record.score
-        scored = {"round": record.round, "test_accuracy": score.accuracy, "test_loss": score.loss}
-        if score.spread is not None:
-            scored["test_accuracy_std"] = score.spread
-        row = {**scored, **record.numbers, **score.others}
-        row = {**{key: row[key] for key in FIRST_COLUMNS}, **row}
-        if not self.best_round or score.accuracy > self._row(self.best_round)["test_accuracy"]:
+    def _add_row(self, record: Record, score: Score) -> None:
+        row = _metrics_row(record, score)
+        best = self._row(self.best_round)["test_accuracy"] if self.rows else -1.0
+        if score.accuracy > best:
             self.best_round = record.round
             self.predictions["best"] = score.predictions.clone()  # files hold no shared memory
         self.predictions["final"] = score.predictions
         self.rows.append(row)
         self._write_metrics()
-        self._add_to_table("local_tests.csv", score.clients)
-        self.tracker.log(row)
+        self._append("local_tests.csv", score.clients)
+        self.logger.log(row)
 
-    def _add_to_table(self, name: str, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            added = _csv(rows, header=not self.tables[name])
-            append(self.folder.path / name, added)
-            self.tables[name] += added
+    def checkpoint(self, stopping: bool) -> None:
+        """Write a checkpoint if one is due: every `checkpoint.every` rounds, and when stopping.
 
-    def _write_tables(self) -> None:
-        for name, content in self.tables.items():
-            if content:
-                self.folder.write(name, content)
-            else:
-                (self.folder.path / name).unlink(missing_ok=True)
-
-    def _write_metrics(self) -> None:
-        """As a whole: who reads while a line is appended may see half of it, when it crosses a
-        page's end.
+        All ranks must call this. A complete run needs no checkpoint.
         """
-        self.folder.write("metrics.csv", _csv(self.rows, header=bool(self.rows)), durable=False)
-
-    def _row(self, number: int) -> dict[str, float]:
-        return next(row for row in self.rows if row["round"] == number)
-
-    def books(self) -> dict[str, Any]:
-        """What a checkpoint must hold beside tensors."""
-        return {"rows": self.rows, "best_round": self.best_round}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The larger part of that, as tensors."""
-        tables = {
-            name: np.frombuffer(text.encode(), np.uint8) for name, text in self.tables.items()
+        done = self.federation.done
+        due = stopping or done % self.run.config.scalars.checkpoint.every == 0
+        if self.complete or not due:
+            return
+        progress = {
+            "totals": asdict(self.federation.totals),
+            "wall_time": self.wall_time,
+            "rows": self.rows,
+            "tables": self.tables,
+            "best_round": self.best_round,
         }
-        return {
-            **self.predictions,
-            **{name: torch.from_numpy(array.copy()) for name, array in tables.items()},
-        }
-
-    def restore(self, books: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        self.tables = {name: tensors.pop(name).numpy().tobytes().decode() for name in self.tables}
-        self.rows, self.best_round, self.predictions = books["rows"], books["best_round"], tensors
+        self.checkpoints.save(done, self.federation.state, progress, self.predictions)
 
     def close(self) -> None:
-        """The run was interrupted: leave the terminal and the tracker in order."""
-        self.progress.close()
-        self.tracker.close()
+        """Leave the terminal and the logger in order: the run was interrupted."""
+        if self.leader:
+            self.progress.close()
+            self.logger.close()
 
-    def write_conformal(self, probabilities: Tensor, seed: int) -> None:
-        """The final model's softmax outputs, and what conformal prediction makes of them."""
-        stored, labels = probabilities.numpy(), self.labels.numpy()
-        self.folder.write("softmax.npz", _npz(labels=labels, probabilities=stored))
-        self.folder.write("conformal.csv", _csv(coverage_table(stored, labels, seed), header=True))
+    def finish(self) -> None:
+        """Write the final files. With them the run needs no checkpoint any more."""
+        self.federation.load_global()
+        conformal = self.run.config.scalars.eval.conformal
+        probabilities = self.federation.evaluator.softmax() if conformal else None
+        if self.leader:
+            self._write_results(probabilities)
 
-    def finish(self, model: dict[str, Tensor], note: str, facts: dict[str, Any]) -> None:
-        """Write the final files; the summary comes last, because its presence means finished."""
+    def _write_results(self, probabilities: Tensor | None) -> None:
+        """Write the summary last, because a run with a summary is finished."""
         self.progress.close()
         self._check_folder()
-        self.folder.write(
-            "model.safetensors", save(model, metadata={"note": note} if note else None)
-        )
-        arrays = {name: value.numpy() for name, value in self.predictions.items()}
-        self.folder.write(
-            "predictions.npz",
-            _npz(labels=self.labels.numpy(), best_round=self.best_round, **arrays),
-        )
-        self.folder.write("metrics.csv", _csv(self.rows, header=True))
+        labels = self.federation.evaluator.labels.numpy()
+        if probabilities is not None and not self.diverged:
+            outputs = probabilities.numpy()
+            self._write("softmax.npz", _npz(labels=labels, probabilities=outputs))
+            table = coverage_table(outputs, labels, self.run.config.scalars.seed)
+            self._write("conformal.csv", _csv(table))
+        model = self.federation.model.state_dict()
+        note = {"note": PERSONAL_NOTE} if self.run.algorithm.personal else None
+        self._write("model.safetensors", save(model, metadata=note))
+        predictions = {name: value.numpy() for name, value in self.predictions.items()}
+        content = _npz(labels=labels, best_round=self.best_round, **predictions)
+        self._write("predictions.npz", content)
+        header = ",".join(FIRST_COLUMNS) + "\n"
+        self._write("metrics.csv", _csv(self.rows) or header)
         self._write_tables()
-        summary = {**self._results(), "digest": digest(model), **facts}
-        sealed = seal(self.folder.path, summary)
-        self.folder.write(SUMMARY, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
-        self.tracker.finish(summary, self.folder.path / "partition.png")
+        summary = {**self._results(), "digest": digest(model), **self._description()}
+        stored = self.folder.with_checksums(summary)
+        self._write(SUMMARY, json.dumps(stored, indent=2, allow_nan=False) + "\n")
+        self.logger.finish(summary, self.folder.path / "partition.png")
 
     def _results(self) -> dict[str, Any]:
-        """A diverged run has no accuracy: its cells are shown as `*`."""
+        """A diverged run has no accuracy: tables show it as `*`."""
         if self.diverged:
-            return {"status": "diverged", "diverged": self.diverged} | dict.fromkeys(
-                ("best_accuracy", "best_round", "final_accuracy")
-            )
+            return {
+                "status": "diverged",
+                "diverged": self.diverged,
+                "best_accuracy": None,
+                "best_round": None,
+                "final_accuracy": None,
+            }
         return {
             "status": "finished",
             "best_accuracy": self._row(self.best_round)["test_accuracy"],
@@ -173,10 +220,89 @@ class Recorder:
             "final_accuracy": self.rows[-1]["test_accuracy"],
         }
 
+    def _description(self) -> dict[str, Any]:
+        """What a reader of the results must know, for summary.json."""
+        run, data, scalars = self.run, self.run.data, self.run.config.scalars
+        return {
+            "label": label(run.config),
+            "id": run.id,
+            "seed": scalars.seed,
+            "rounds": self.federation.done,
+            "scoring": run.algorithm.scoring,
+            "caveats": run.algorithm.caveats,
+            "data": {
+                "name": run.data_name,
+                "source": data.source,
+                "note": data.note,
+                "subset": run.config.data.subset,  # null = all examples
+                "train_examples": len(data.train_y),
+                "test_examples": len(data.test_y),
+                "classes": data.classes,
+                "fingerprint": data.fingerprint(),
+            },
+            "partition_hash": run.partition_hash(),
+            "partition": {"draws": run.split.tries, "moved_to_reach_min_samples": run.split.moved},
+            "heterogeneity": heterogeneity(data.train_y, data.classes, run.shards),
+            "parameters": self.federation.model.size,
+            "scale": scalars.scale,
+            "device": run.device,
+            "workers": self.workers,
+            "threads": scalars.runtime.threads,
+            "versions": versions(),
+            **{f"git_{key}": value for key, value in source_commit().items()},
+            "wall_time": round(self.wall_time, 3),
+            "train_seconds": round(self.federation.totals.seconds, 3),
+        }
 
-def _csv(rows: list[dict[str, Any]], header: bool) -> str:
+    @property
+    def wall_time(self) -> float:
+        return self.earlier_seconds + time.time() - self.started
+
+    def _row(self, number: int) -> Row:
+        return next(row for row in self.rows if row["round"] == number)
+
+    def _check_folder(self) -> None:
+        """A folder that somebody removed must not come back in part, as a finished run."""
+        if not (self.folder.path / "config.yaml").is_file():
+            raise WorkerFault(f"the run's folder was removed while it ran ({self.folder.path})")
+
+    def _append(self, name: str, rows: list[Row]) -> None:
+        if rows:
+            added = _csv(rows, header=not self.tables[name])
+            append(self.folder.path / name, added)
+            self.tables[name] += added
+
+    def _write_metrics(self) -> None:
+        """As a whole: a reader might see half of a line that is appended."""
+        self._write("metrics.csv", _csv(self.rows), durable=False)
+
+    def _write_tables(self) -> None:
+        for name, content in self.tables.items():
+            if content:
+                self._write(name, content)
+            else:
+                (self.folder.path / name).unlink(missing_ok=True)
+
+    def _write(self, name: str, content: str | bytes, durable: bool = True) -> None:
+        write_atomically(self.folder.path / name, content, durable)
+
+
+def _metrics_row(record: Record, score: Score) -> Row:
+    row: Row = {
+        "round": record.round,
+        "test_accuracy": score.accuracy,
+        "test_loss": score.loss,
+    }
+    if score.spread is not None:
+        row["test_accuracy_std"] = score.spread
+    row |= record.numbers | score.others
+    return {**{key: row[key] for key in FIRST_COLUMNS}, **row}
+
+
+def _csv(rows: list[Row], header: bool = True) -> str:
+    """A table whose columns are those of its first row; no rows are no text."""
     if not rows:
-        return ",".join(FIRST_COLUMNS) + "\n" if header else ""
+        return ""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     if header:
@@ -189,3 +315,17 @@ def _npz(**arrays: Any) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
+
+
+def _index_lists(clients: Iterable[np.ndarray]) -> str:
+    return "[" + ",\n".join(str(own.tolist()) for own in clients) + "]\n"
+
+
+def _class_table(counts: np.ndarray) -> str:
+    """For every client, how many training examples of each class it has."""
+    names = [f"class_{number}" for number in range(counts.shape[1])]
+    rows = [
+        {"client": client, **dict(zip(names, own, strict=True))}
+        for client, own in enumerate(counts.tolist())
+    ]
+    return _csv(rows)

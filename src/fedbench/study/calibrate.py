@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedbench.config.validate import Config
+from fedbench.config.schema import Config
 from fedbench.core.files import write_atomically
 from fedbench.data.batches import Sampler
 from fedbench.study.plan import Job, compose_config
@@ -141,14 +141,14 @@ def _try_to_measure(config: Config, pipe: Any) -> None:
 def _measure(config: Config) -> Round:
     from fedbench.parallel.group import Group
     from fedbench.parallel.processes import configure_process
-    from fedbench.train import assemble, build_parts
+    from fedbench.train import assemble, prepare
 
     scalars = config.scalars
     client = replace(scalars.client, steps=STEPS)
     # The second round is timed: the first one also pays for buffers and kernels that are made once.
     fewer = replace(scalars, client=client, cohort=1, rounds=4, eval=replace(scalars.eval, every=4))
     configure_process(scalars.runtime.threads)
-    parts = build_parts(replace(config, scalars=fewer))
+    parts = prepare(replace(config, scalars=fewer))
     data = parts.data
     parts.data = replace(
         data, test_x=data.test_x[:TEST_EXAMPLES], test_y=data.test_y[:TEST_EXAMPLES]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbench.config.streams import make_usable
 from fedbench.core.errors import FINISHED, UNEXPECTED, BadInput, OneLineParser
 from fedbench.study.endings import one_line_endings
 from fedbench.study.experiment import SCALES, chosen
@@ -36,7 +35,6 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    make_usable()
     with one_line_endings("fedbench-tables", Path("results")):
         arguments = parse(sys.argv[1:])
     with one_line_endings("fedbench-tables", arguments.results):

@@ -21,7 +21,7 @@ from typing import TextIO
 
 import torch.multiprocessing as multiprocessing
 
-from fedbench.config.validate import Config
+from fedbench.config.schema import Config
 from fedbench.core.errors import BadInput
 from fedbench.core.files import write_atomically
 from fedbench.parallel.failures import MachineFault, WorkerFailure

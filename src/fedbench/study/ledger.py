@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbench.core.errors import BadInput
-from fedbench.runs.checksums import examine
 from fedbench.runs.folder import RunFolder
 from fedbench.study.calibrate import Estimate
 from fedbench.study.execute import FAILURE
@@ -37,7 +36,7 @@ def status_of(job: Job, results: Path) -> StudyRun:
     if job.problem:
         return StudyRun(job.seed, None, FAILED if job.broken else REFUSED, job.problem)
     folder = RunFolder(results / job.folder)
-    summary, damage = examine(folder.path, by_content=False)
+    summary, damage = folder.examine(by_content=False)
     if summary is not None:
         return StudyRun(
             job.seed, folder.path, DIVERGED if summary["status"] == "diverged" else FINISHED

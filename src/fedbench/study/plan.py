@@ -27,7 +27,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from fedbench.config.hydra_errors import CONFIGURATION_ERRORS, explain
-from fedbench.config.validate import Config, check, config_folder
+from fedbench.config.schema import Config
+from fedbench.config.validate import check, config_folder
 from fedbench.core.errors import BadInput, MissingData
 from fedbench.core.files import write_atomically
 from fedbench.data.files import data_root
@@ -238,11 +239,11 @@ def settle_job(task: tuple[list[str], int, str]) -> Job:
 
 def _settled(words: list[str], seed: int, results: str) -> Job:
     from fedbench.study.calibrate import work_of
-    from fedbench.train import build_parts
+    from fedbench.train import prepare
 
     config = compose_config([*words, f"results={results}"])
     packed = pickle.dumps(config)  # now: building binds the algorithm's pieces to a whole network
-    folder = build_parts(config).folder.path
+    folder = prepare(config).folder.path
     return Job(words, seed, os.path.relpath(folder, results), work=work_of(config), config=packed)
 
 

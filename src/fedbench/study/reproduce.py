@@ -14,9 +14,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from fedbench.config.streams import make_usable
 from fedbench.core.errors import FINISHED, INTERRUPTED, UNEXPECTED, BadInput, OneLineParser
-from fedbench.runs.source import source_commit
+from fedbench.runs.identity import source_commit
 from fedbench.study.calibrate import estimate_all
 from fedbench.study.endings import one_line_endings
 from fedbench.study.execute import Executor
@@ -134,7 +133,6 @@ def run_missing(
 
 
 def main() -> None:
-    make_usable()
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 140)
     with one_line_endings("reproduce_tables.py", Path("results")):
         arguments = parse(sys.argv[1:])

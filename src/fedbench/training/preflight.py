@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedbench.algorithms.aggregate import solver_norm
 from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.modifier import chain
 from fedbench.config.schema import Scalars
-from fedbench.core.errors import require
+from fedbench.core.errors import BadInput, require
 from fedbench.data.batches import Examples, Sampler
 from fedbench.data.dataset import Dataset
+
+GIBIBYTE = 2**30
+
+
+def check_memory(build: Callable[[], nn.Module]) -> None:
+    """Refuse a model that the machine's memory cannot hold, before it is built.
+
+    The model, its flat parameters and its flat gradients are counted: 12 bytes a parameter. Data,
+    activations and further workers need more, so a model that passes may still not fit.
+    """
+    try:
+        with torch.device("meta"):  # where a model takes no memory
+            parameters = sum(parameter.numel() for parameter in build().parameters())
+    except Exception:  # building it in earnest raises the same error
+        return
+    needed, physical = 12 * parameters, physical_memory()
+    if needed > physical:
+        sizes = f"{needed / GIBIBYTE:.1f} GiB of {physical / GIBIBYTE:.1f} GiB"
+        raise BadInput(
+            "model: too large for this machine's memory"
+            f" (a model of {parameters:,} parameters needs at least {sizes})"
+        )
+
+
+def physical_memory() -> int:
+    """The bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def check_local_work(

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from fedbench.config.streams import make_usable
 from fedbench.core.errors import BadInput, OneLineParser, nearest, spelled_out
 from fedbench.data.files import data_root, one_line
 from fedbench.data.prepare.catalog import ENTRIES
@@ -28,7 +27,6 @@ An interrupted command goes on when it is repeated. docs/datasets.md tells about
 
 def main() -> None:
     """`fedbench-data ...`: see `fedbench-data --help`."""
-    make_usable()
     try:
         run(sys.argv[1:])
     except BadInput as error:

@@ -1,4 +1,4 @@
-"""An experiment, built and checked, before anything is written."""
+"""A run, built and checked, before anything is written."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import torch
 
 from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import BindContext
-from fedbench.config.validate import Config
+from fedbench.config.schema import Config
 from fedbench.core.flat_model import FlatModel
 from fedbench.core.model import Model
 from fedbench.data.dataset import Dataset
 from fedbench.partitions.base import Split
 from fedbench.partitions.statistics import partition_hash
-from fedbench.runs.folder import RunFolder, versions
-from fedbench.runs.source import source_hash
+from fedbench.runs.folder import RunFolder
+from fedbench.runs.identity import source_hash, versions
 
 
 @dataclass
-class Parts:
+class PreparedRun:
+    """Everything that one run needs. `fedbench.train.prepare` makes it from a configuration."""
+
     config: Config
     device: str
     data: Dataset
@@ -34,7 +36,7 @@ class Parts:
     id: str
 
     def __post_init__(self) -> None:
-        self.config.folder = self.folder.path  # whoever gave the configuration finds the run
+        self.config.folder = self.folder.path  # where the caller, who has `config`, reads it
 
     def on(self, device: torch.device) -> tuple[FlatModel, Algorithm]:
         """The model on a rank's device, and the algorithm bound to it."""
@@ -48,33 +50,28 @@ class Parts:
         """The training indices of every client."""
         return self.split.client_indices
 
+    @property
+    def data_name(self) -> str:
+        """The dataset's name; the interpolation, if the name comes from the environment."""
+        given = self.config.tree["data"].get("name")
+        shown = self.config.shown["data"].get("name")
+        return self.data.name if given == shown else shown
+
     def partition_hash(self) -> str:
-        """Of who trains on what, and, where clients have tests of their own, of those."""
+        """A hash of every client's training examples and, where it has some, its own tests."""
         return partition_hash([*self.split.client_indices, *(self.split.local_tests or [])])
 
-    def facts(self) -> dict[str, str]:
-        """What all ranks must share, the likely causes of a difference before its consequences."""
+    def origin(self) -> dict[str, str]:
+        """What all ranks, and a checkpoint and the run that resumes from it, must share.
+
+        The likely causes of a difference come before their consequences.
+        """
+        packages = {name: version for name, version in versions().items() if name != "python"}
         return {
             "source code": source_hash(),
-            **{
-                f"version of {name}": number
-                for name, number in versions().items()
-                if name != "python"
-            },
+            **{f"version of {name}": version for name, version in packages.items()},
             "device": self.device,
             "dataset": self.data.fingerprint(),
             "partition": self.partition_hash(),
             "run id": self.id,
-        }
-
-    def origin(self) -> dict[str, str]:
-        """What a checkpoint must share with the run that goes on from it, or numbers of two runs
-        would be mixed.
-        """
-        packages = {name: number for name, number in versions().items() if name != "python"}
-        return {
-            "run": self.id,
-            **packages,
-            "source code": source_hash(),
-            "partition": self.partition_hash(),
         }
