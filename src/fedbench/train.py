@@ -1,6 +1,4 @@
-"""One experiment as a library: build its parts in a visible order, train, write. `fedbench.cli` and
-studies call it.
-"""
+"""One experiment as a library: prepare, train, write. The command line and studies call it."""
 
 from __future__ import annotations
 
@@ -109,8 +107,9 @@ def pick_device(asked: str) -> str:
 
 
 def run(config: Config) -> bool:
-    """One experiment, from configuration to files. Returns whether a signal asked to stop while the
-    run finished.
+    """One experiment, from configuration to files.
+
+    Returns whether a signal asked to stop while the run was ending well.
     """
     ranks = this_rank()
     try:
@@ -200,9 +199,9 @@ def workers_here(scalars: Scalars, device: str) -> int:
 def assemble(group: Group, parts: PreparedRun) -> Federation:
     """The federation of this rank, with the data and the model on its device."""
     scalars, data = parts.config.scalars, parts.data
-    device = torch.device(
-        parts.device, group.rank % torch.cuda.device_count() if parts.device == "cuda" else None
-    )
+    device = torch.device("cpu")
+    if parts.device == "cuda":
+        device = torch.device("cuda", group.rank % torch.cuda.device_count())
     model, algorithm = parts.on(device)
     train_set = examples(data, "train", device, getattr(parts.config.data, "augment", ()))
     test_set = examples(data, "test", device)

@@ -32,7 +32,7 @@ class Algorithm:
     local_train: Any = field(default_factory=Joint)
     pooled: bool = False
     modifiers: dict[str, Modifier] = field(default_factory=dict)
-    scoring: str | None = None  # how clients' own models are scored; resolved by `bind`
+    scoring: str = ""  # how clients' own models are scored; resolved by `bind`
     # Width of the projection that the network gets, unless the model has its own.
     projection: int | None = None
     caveats: list[str] = field(default_factory=list)  # what a reader of the numbers must know
@@ -89,7 +89,7 @@ class Algorithm:
     def _resolved_scoring(self) -> str:
         if not self.personal:
             return "global"
-        scoring = "per_client" if self.scoring in (None, "global") else self.scoring
+        scoring = "per_client" if self.scoring in ("", "global") else self.scoring
         fits = scoring != "avg_bn" or self.local == "batchnorm"
         words = "must be per_client or mean_acc: only batch norm can be averaged"
         require(fits, "algo.scoring", scoring, words)
@@ -130,7 +130,7 @@ def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | No
         local_train=algo["local_train"],
         pooled=algo["pooled"],
         modifiers=dict(sorted(modifiers.items(), key=lambda item: (item[1].order, item[0]))),
-        scoring=scoring,
+        scoring=scoring or "",
         projection=projections[0] if projections else None,
         caveats=_refuse_adaptive(algo, client),
     )

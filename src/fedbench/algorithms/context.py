@@ -72,7 +72,10 @@ class Clients(Protocol):
     sizes: list[int]  # training examples of every client
     owners: list[int]  # the rank that keeps a client's memory
     group: Group
-    weights: Tensor  # of the server's model
+
+    @property
+    def weights(self) -> Tensor:
+        """Of the server's model."""
 
     def batch_size(self, client: int) -> int:
         """Examples in a full training batch of this client."""
@@ -123,7 +126,8 @@ class Batch:
     y: Tensor
     logits: Tensor
     each: Tensor  # the loss of every example
-    embedding: Tensor | None  # the input of the head, for methods that need it
+    # The input of the head, for methods that need it.
+    embedding: Tensor = None  # type: ignore[assignment]
 
 
 @dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Self, cast
 
 import torch
 import torch.nn.functional as functional
@@ -43,7 +43,7 @@ class Network(Model):
         self.bn = nn.BatchNorm1d(hidden)
         self.fc2 = nn.Linear(hidden, latent)
 
-    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
         labels = functional.one_hot(labels, self.classes).to(noise.dtype)
         return self.fc2(functional.relu(self.bn(self.fc1(torch.cat([noise, labels], dim=1)))))
 
@@ -84,7 +84,7 @@ class Generator(Modifier):
 
     @property
     def head(self) -> nn.Linear:
-        return self.context.model.module.head
+        return cast(nn.Linear, self.context.model.module.head)
 
     @property
     def classes(self) -> int:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 import torch.nn.functional as functional
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedbench.algorithms.aggregate import Mean
 from fedbench.algorithms.context import (
@@ -68,10 +69,13 @@ class Similarity(Modifier):
         model = self.context.model
         return model.select([(0, model.layers[-1].start)])
 
+    @property
+    def head(self) -> nn.Linear:
+        return cast(nn.Linear, self.context.model.module.head)
+
     @cached_property
     def classifier(self) -> slice:
-        model = self.context.model
-        return model.place(model.module.head.weight)
+        return self.context.model.place(cast(nn.Parameter, self.head.weight))
 
     @property
     def upload_size(self) -> int:
@@ -122,8 +126,7 @@ class Similarity(Modifier):
             return state
         similarity = state["similarity"].clone()
         cohort = torch.tensor(plan.cohort, device=similarity.device)
-        classes = self.context.model.module.head.weight.shape[0]
-        classifiers = uploaded.double().reshape(len(cohort), classes, -1)
+        classifiers = uploaded.double().reshape(len(cohort), self.head.out_features, -1)
         similarity[cohort[:, None], cohort] = similarities(classifiers).to(similarity.device)
         return {"similarity": similarity}
 

@@ -154,7 +154,9 @@ class Trainer:
         if hooks["loss"] or hooks["probe"]:
             each = self.loss(logits, y, reduction="none")
             loss = objective = each.mean()
-            local.batch = Batch(x, y, logits, each, embedding)
+            local.batch = Batch(x, y, logits, each)
+            if embedding is not None:
+                local.batch.embedding = embedding
             for hook, memory in hooks["loss"]:
                 objective = hook(local, memory, objective)
             for hook, memory in hooks["probe"]:
@@ -162,7 +164,7 @@ class Trainer:
         else:
             loss = objective = self.loss(logits, y)
         objective.backward()
-        local.batch = None
+        local.batch = None  # type: ignore[assignment]
         return loss.detach()
 
     def gradient(self, own: Tensor, only: Sequence[nn.Parameter] | None = None) -> Tensor:

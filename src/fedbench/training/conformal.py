@@ -63,11 +63,9 @@ def quantile(scores: np.ndarray, level: float) -> float:
 
 def coverage_table(
     probabilities: np.ndarray, labels: np.ndarray, seed: int
-) -> list[dict[str, float | str]]:
-    """Mean coverage and mean set size a method and level, with their standard deviations over
-    random halves.
-    """
-    rows = []
+) -> list[dict[str, object]]:
+    """Mean coverage and set size of every method and level, with their standard deviations."""
+    rows: list[dict[str, object]] = []
     count = len(labels)
     for name, method in METHODS.items():
         results = np.empty((REPEATS, len(LEVELS), 2))

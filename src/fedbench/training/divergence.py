@@ -73,13 +73,13 @@ class DivergenceCheck:
             return None
         # The loss of a client was taken before the step that broke its model.
         sent_broken = (~torch.isfinite(numbers[:, 1])).nonzero()
-        client = plan.cohort[int(sent_broken[0])] if len(sent_broken) else None
+        sender = plan.cohort[int(sent_broken[0])] if len(sent_broken) else None
         if weights_broken:
             what, layers, vector = "weights", self.model.layers, w
         else:
             what, layers, vector = "statistics", self.model.buffer_layers, b
         cause = f"non-finite {what} after the server step"
-        return Divergence(cause, client, layers[broken_layer(layers, vector)].name)
+        return Divergence(cause, sender, layers[broken_layer(layers, vector)].name)
 
     def after_evaluation(
         self, score: Score, rows: list[dict[str, Any]], load_global: Callable[[], None]
@@ -93,13 +93,14 @@ class DivergenceCheck:
         if not self.exceeded(score.loss):
             return None
         cause = f"test loss {score.loss:.4g}"
+        client: int | None = None
         if score.losses:
             client = worst(score.losses)
             cause += f", {score.losses[client]:.4g} of client {client}'s own model"
             layer = self._layer_of_client(client)
         else:
             drifts = {row["client"]: row["drift"] for row in rows if row["drift"] != ""}
-            broken = [client for client, drift in drifts.items() if not math.isfinite(drift)]
+            broken = [number for number, drift in drifts.items() if not math.isfinite(drift)]
             client = broken[0] if broken else None
             load_global()
             layer = _layer_of(self.model)

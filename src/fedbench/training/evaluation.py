@@ -73,8 +73,8 @@ class Evaluator:
             predictions[row, : len(predicted)] = predicted
             losses[row] = loss
         predicted = gather(self.group, predictions, owners).flatten()[: len(self.test)]
-        loss = float(gather(self.group, losses, owners).sum()) / len(self.test)
-        return Score(self._accuracy(predicted), loss, predicted)
+        mean_loss = float(gather(self.group, losses, owners).sum()) / len(self.test)
+        return Score(self._accuracy(predicted), mean_loss, predicted)
 
     def personal(
         self,

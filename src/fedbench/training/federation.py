@@ -116,7 +116,8 @@ class Federation:
     def plan_round(self, index: int) -> RoundPlan:
         """Who takes part, with which weight, how many steps, at which rate."""
         invited = self._draw_cohort(index)
-        steps, notes = [self.planned[k] for k in invited], {}
+        steps = [self.planned[k] for k in invited]
+        notes: dict[str, list[float]] = {}
         for modifier in self.modifiers.values():
             allocated = modifier.num_steps(self.clients, index, invited, steps)
             steps, notes = allocated.steps, notes | allocated.notes

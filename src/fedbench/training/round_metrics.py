@@ -125,7 +125,8 @@ class ClientNumbers:
             if position is not None:
                 own = numbers[position]
                 values = [*own[:2].tolist(), *own[self.first :].tolist()]
-            row |= dict(zip(columns, values or [""] * len(columns), strict=False))
+            filled: list[object] = [*values] or [""] * len(columns)
+            row |= dict(zip(columns, filled, strict=False))
             row |= {name: note[invited] for name, note in plan.notes.items()}
             rest = torch.tensor(values[len(columns) :])
             chosen = rest.tensor_split(max(len(self.steps_names), 1))
