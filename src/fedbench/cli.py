@@ -19,7 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 from fedbench.config import hydra_errors as messages
 from fedbench.config.environment import Values, hidden_by_name
 from fedbench.config.schema import RuntimeSettings
-from fedbench.config.streams import make_usable
 from fedbench.config.validate import Config, check, config_folder, short_names
 from fedbench.core.errors import (
     BAD_INPUT,
@@ -30,6 +29,7 @@ from fedbench.core.errors import (
     bad_value,
     spelled_out,
 )
+from fedbench.core.streams import make_usable
 from fedbench.parallel.failures import MachineFault, WorkerFailure
 from fedbench.parallel.interrupt import Interrupted
 from fedbench.parallel.processes import speaks, under_torchrun

@@ -34,13 +34,13 @@ DATA = {
     "mnits": "unknown dataset 'mnits': did you mean 'mnist'?",
     "--foo": "fedbench-data: ",
     "svhn --from nowhere": "--from nowhere: no such file or folder",
-    "svhn --from . --download": "--from and --download: only one of them is allowed",
+    "svhn --from . --download": "--from and --download: must be only one of them",
     "mnist --size 64": "--size 64: only for lc25000",
-    "lc25000 --size 3 --from .": "--size 3: a number from 8 to 768",
+    "lc25000 --size 3 --from .": "--size 3: must be from 8 to 768",
     "lc25000 --size big": "invalid int value: 'big'",
-    "svhn --from TEXT": "neither a folder nor a readable zip or tar archive",
+    "svhn --from TEXT": "must be a folder, or a zip or tar archive",
     "svhn --from CUT": "damaged",
-    "cifar10 --from TEXT": "not the published cifar-10-python.tar.gz",
+    "cifar10 --from TEXT": "must be the published cifar-10-python.tar.gz",
 }
 CASES = [
     *((tables_command.main, words, told) for words, told in TABLES.items()),

@@ -47,7 +47,7 @@ def test_random_inputs():
     again = spoilt("attack=random_input", CLIENTS)[3]
     assert torch.equal(train.batch(shards[3])[0], again.batch(shards[3])[0])
     other = spoilt("attack=random_input", CLIENTS, "seed=1")
-    assert not torch.equal(train.values[:5], other[3].values[:5])
+    assert not torch.equal(train.replaced_inputs[:5], other[3].replaced_inputs[:5])
 
 
 @pytest.mark.parametrize("attack", ["label_shift", "random_input"])

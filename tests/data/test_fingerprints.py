@@ -14,7 +14,7 @@ import pytest
 from support import original_files as originals
 from support.data_settings import data_settings
 
-from fedbench.data.info import Info
+from fedbench.data.prepared import Info
 
 # dataset: hash of the prepared arrays, fingerprint of what a run loads
 SMALL = {

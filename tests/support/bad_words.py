@@ -108,28 +108,28 @@ VALUES = {
     "model.hidden=[a,b]": "model.hidden[0]=a: an integer is allowed",
     "model.hidden=[1000000000,1000000000]": "too large for this machine's memory",
     "model=lstm": "model=lstm: needs pairs of sentences",
-    "data.classes=9": "data.classes=9: digits has 10",
-    "data.shape=[4,4,4]": "data.shape=[4, 4, 4]: digits has [8, 8, 1]",
+    "data.classes=9": "data.classes=9: must be 10",
+    "data.shape=[4,4,4]": "data.shape=[4, 4, 4]: must be [8, 8, 1]",
     "data.name=mnist": "data.name=mnist: data=digits is digits; only digits is allowed",
     "data=mnist scale=smoke data.name=fmnist": (
         "data.name=fmnist: data=mnist is mnist; only mnist is allowed"
     ),
-    "data.train_size=-1": "data.train_size=-1: at least 1",
-    "data=mnist scale=smoke data.std=[0]": "data.std=[0.0]: needs numbers above 0",
+    "data.train_size=-1": "data.train_size=-1: must be an integer of at least 1",
+    "data=mnist scale=smoke data.std=[0]": "data.std=[0.0]: must be above 0",
     "data=mnist scale=smoke data.mean=[0,0]": (
-        "data.mean=[0.0, 0.0]: needs 1 finite numbers, one a channel, or null"
+        "data.mean=[0.0, 0.0]: must be 1 finite numbers, one for each channel, or null"
     ),
-    "data=mnist scale=smoke data.shape=[]": "data.shape=[]: needs height, width and channels",
+    "data=mnist scale=smoke data.shape=[]": "data.shape=[]: must be height, width and channels",
     "data=qqp scale=smoke data.classes=1": (
-        "data.classes=1: pairs mean the same or not: only 2 is allowed"
+        "data.classes=1: must be 2: pairs mean the same or not"
     ),
     "data=qqp scale=smoke data.classes=0": (
-        "data.classes=0: pairs mean the same or not: only 2 is allowed"
+        "data.classes=0: must be 2: pairs mean the same or not"
     ),
     "data=qqp scale=smoke data.classes=-1": (
-        "data.classes=-1: pairs mean the same or not: only 2 is allowed"
+        "data.classes=-1: must be 2: pairs mean the same or not"
     ),
-    "data=qqp scale=smoke data.train_size=0": "data.train_size=0: at least 1",
+    "data=qqp scale=smoke data.train_size=0": "data.train_size=0: must be an integer of at least 1",
     "data=mnist scale=smoke model=resnet18 model.image_size=1000000000": (
         "null or 8 to 4096 pixels are allowed"
     ),
@@ -149,16 +149,16 @@ VALUES = {
         "algo.temperature=1e-40: a number from 1e-30 to 1e30 is allowed"
     ),
     "data.augment=null": "data.augment=None: a value is needed",
-    "data.augment=[flop]": "data.augment=['flop']: a list of crop and flip",
+    "data.augment=[flop]": "data.augment=['flop']: must be a list of crop and flip",
     "data.mean=[0.5]": "data.mean=[0.5]: must be null",
     "data=mnist scale=smoke data.shape=[0,28,1]": (
-        "data.shape=[0, 28, 1]: needs height, width and channels"
+        "data.shape=[0, 28, 1]: must be height, width and channels"
     ),
     "data=mnist scale=smoke data.classes=100000000000": "too large for this machine's memory",
     "data=mnist scale=smoke data.classes=100000000000000000000": "an integer below 2^63 is allowed",
     "data=qqp scale=smoke model=mlp": "model=mlp: this data is sentences of word numbers",
     "scale=laptop": (
-        "data.subset=10000: a number from 1 to 1438, the training examples, is allowed;"
+        "data.subset=10000: must be from 1 to 1438, the number of training examples;"
         " data.subset=null"
     ),
     "data=npz data.path=FILES/good.npz scale=smoke": (
@@ -206,8 +206,8 @@ PRESETS = {
     ),  # of an older version
     "algo=old": "unknown key 'algo.muu': did you mean 'mu'?",
     "algo=mien": "algo=mien: did you mean 'mine'?",
-    "data=lie": "data.name=mnist: these are the embedded digits; only digits is allowed",
-    "data=escape": "data.name=../x: the name of a folder in the data root",
+    "data=lie": "data.name=mnist: must be digits, the embedded data",
+    "data=escape": "data.name=../x: must be the name of a folder in the data root",
     "experiment=nul_results": "results=a\\x00b: text without a NUL character is allowed",
     "experiment=nul_results -m seed=0,1": (
         "results=a\\x00b: a folder that can be written is allowed"
@@ -266,20 +266,20 @@ FILES = {
     "data=mnist data.root=/nowhere": (
         "data=mnist: not in /nowhere/mnist; `fedbench-data mnist --root /nowhere"
     ),
-    "data=mnist data.root=FILES/text.txt": "text.txt: it is a file; a folder is allowed",
+    "data=mnist data.root=FILES/text.txt": "text.txt: must be a folder; it is a file",
     "results=FILES/text.txt": "text.txt: a folder that can be written is allowed",
     **{f"--config-dir FILES/own {words}": told for words, told in PRESETS.items()},
     # What would be waited for, or read without end.
     "data=npz data.path=FILES/pipe": (
-        "pipe: neither a pipe nor a device; an ordinary file is allowed"
+        "pipe: must be an ordinary file, neither a pipe nor a device"
     ),
-    "data=npz data.path=/dev/zero": "data.path=/dev/zero: neither a pipe nor a device",
+    "data=npz data.path=/dev/zero": "data.path=/dev/zero: must be an ordinary file",
     "partition=file partition.path=FILES/pipe": "neither a pipe nor a device",
     "partition=file partition.path=/dev/zero": (
-        "partition.path=/dev/zero: neither a pipe nor a device"
+        "partition.path=/dev/zero: must be an ordinary file"
     ),
     "model.weights=FILES/pipe": "neither a pipe nor a device",
-    "model.weights=/dev/zero": "model.weights=/dev/zero: neither a pipe nor a device",
+    "model.weights=/dev/zero": "model.weights=/dev/zero: must be an ordinary file",
     "data=mnist scale=smoke model=resnet18_pretrained model.weights=/dev/zero": (
         "neither a pipe nor a device"
     ),

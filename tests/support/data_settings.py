@@ -1,4 +1,4 @@
-"""How the tests build data settings and read a refusal."""
+"""How the tests build data settings, prepare small datasets, load them and read a refusal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from fedbench.core.errors import BadInput
-from fedbench.data import NamedDataset
+from fedbench.data import Dataset, NamedDataset
+from fedbench.data.prepare.preparation import PrepareRequest, prepare
 
 CONF = Path(__file__).parents[2] / "conf"
 NAMED = ("mnist", "fmnist", "cifar10", "cifar100", "emnist", "svhn")
@@ -23,6 +24,17 @@ def data_settings(name: str, **changes: object) -> NamedDataset:
     config = OmegaConf.load(CONF / "data" / f"{name}.yaml")
     del config["defaults"]  # the default model, none of a dataset's business
     return replace(instantiate(config, _convert_="all"), **changes)
+
+
+def prepare_small(name: str, given: Path, root: Path, **options: object) -> Path:
+    """Prepare what is there, however little, and return the dataset's folder."""
+    request = PrepareRequest(name, given, **{"any_size": True, **options})
+    prepare(request, root / name)
+    return root / name
+
+
+def load(name: str, root: Path, **changes: object) -> Dataset:
+    return data_settings(name, root=str(root), **changes).load(0)
 
 
 def refusal(action: Callable[[], object]) -> str:

@@ -8,6 +8,8 @@ import io
 import pickle
 import tarfile
 import zipfile
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from fedbench.data.prepare.catalog import ENTRIES, PublishedFile
 from fedbench.models.torchvision_operators import import_torchvision
 
 CINIC10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -84,21 +87,31 @@ def _pickle(path: Path, **content: object) -> None:
     path.write_bytes(pickle.dumps(content, protocol=2))
 
 
+def publish(
+    name: str, files: Iterable[Path], monkeypatch: pytest.MonkeyPatch, address: str = "http://none"
+) -> None:
+    """Make these files the published ones of a dataset, at an address of their own."""
+    published = tuple(
+        PublishedFile(file.name, f"{address}/{file.name}", f"md5:{_md5(file.read_bytes())}")
+        for file in files
+    )
+    monkeypatch.setitem(ENTRIES, name, replace(ENTRIES[name], published=published))
+
+
 def publish_cifar(name: str, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make torchvision take the checksums of this archive and of its files for the published
-    ones.
-    """
+    """Make this archive the published one, and its pickles those that torchvision opens."""
+    publish(name, [archive], monkeypatch)
     cifar = getattr(import_torchvision().datasets, name.upper())
     with tarfile.open(archive) as tar:
-        checksums = {
-            Path(member.name).name: hashlib.md5(tar.extractfile(member).read()).hexdigest()
-            for member in tar
-        }
-    monkeypatch.setattr(cifar, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
+        checksums = {Path(file.name).name: _md5(tar.extractfile(file).read()) for file in tar}
     for files in ("train_list", "test_list"):
         ours = [[file, checksums[file]] for file, _ in getattr(cifar, files)]
         monkeypatch.setattr(cifar, files, ours)
     monkeypatch.setattr(cifar, "meta", {**cifar.meta, "md5": checksums[cifar.meta["filename"]]})
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
 
 
 def emnist(folder: Path, train: int = 124, test: int = 62) -> Path:

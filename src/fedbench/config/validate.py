@@ -28,6 +28,7 @@ from fedbench.config.schema import (
     check_ranges,
 )
 from fedbench.core.errors import BadInput, nearest, require, why_unresolved
+from fedbench.core.files import config_folder
 
 
 @dataclass
@@ -257,9 +258,3 @@ def _algo(node: DictConfig) -> dict[str, Any]:
         else:
             algo[key] = value
     return algo
-
-
-def config_folder() -> Path:
-    """`conf/` inside the installed package, or at the top of the checkout."""
-    packaged = Path(__file__).parents[1] / "conf"
-    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "conf"

@@ -70,6 +70,11 @@ def why_unresolved(error: Exception) -> str:
     return f"{reason}; the name of another key is allowed, such as ${{client.lr}}"
 
 
+def one_line(error: BaseException) -> str:
+    """What an exception says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def spelled_out(message: str) -> str:
     """With signs that move the cursor or begin a new line spelled out: values are shown as they
     are.

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from fedbench.core.errors import BadInput, bad_value
+from fedbench.core.files import file_hash
+from fedbench.data.arrays import read_npz
 from fedbench.data.dataset import Dataset, assemble
-from fedbench.data.files import file_hash, read_npz
 
 _SHAPES = "[N, features], [N, H, W] or [N, H, W, C]"
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")

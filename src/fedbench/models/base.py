@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedbench.core.errors import BadInput, bad_value, require
-from fedbench.data.files import file_hash, require_file, unreadable
+from fedbench.core.files import file_hash, require_file, unreadable
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 _NAMES_SHOWN, _MOST_NAMES_SHOWN = 3, 20  # an error stays one line that can be read

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedbench.core.errors import BadInput, bad_value, require
-from fedbench.data.files import file_hash, require_file, unreadable
+from fedbench.core.files import file_hash, require_file, unreadable
 from fedbench.partitions.base import Split
 
 _NEEDED = "a JSON file: a list with a list of training indices for each client"

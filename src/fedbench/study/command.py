@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbench.config.streams import make_usable
 from fedbench.core.errors import FINISHED, UNEXPECTED, BadInput, OneLineParser
+from fedbench.core.streams import make_usable
 from fedbench.study.endings import one_line_endings
 from fedbench.study.experiment import SCALES, chosen
 from fedbench.study.ledger import kept_plans

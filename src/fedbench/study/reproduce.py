@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from fedbench.config.streams import make_usable
 from fedbench.core.errors import FINISHED, INTERRUPTED, UNEXPECTED, BadInput, OneLineParser
+from fedbench.core.streams import make_usable
 from fedbench.runs.source import source_commit
 from fedbench.study.calibrate import estimate_all
 from fedbench.study.endings import one_line_endings
