@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fedbench.core.errors import BadInput
 from fedbench.data import Dataset, NamedDataset
@@ -21,9 +21,15 @@ BY_HAND = ("cinic10", "lc25000")  # a person must get the original files
 
 def data_settings(name: str, **changes: object) -> NamedDataset:
     """What `fedbench data=<name> data.<key>=<value>` builds."""
+    return replace(instantiate(data_config(name), _convert_="all"), **changes)
+
+
+def data_config(name: str) -> DictConfig:
+    """What the files of conf/data say of a dataset, without its default model."""
     config = OmegaConf.load(CONF / "data" / f"{name}.yaml")
-    del config["defaults"]  # the default model, none of a dataset's business
-    return replace(instantiate(config, _convert_="all"), **changes)
+    if "_images" in config.pop("defaults"):
+        config = OmegaConf.merge(OmegaConf.load(CONF / "data" / "_images.yaml"), config)
+    return config
 
 
 def prepare_small(name: str, given: Path, root: Path, **options: object) -> Path:
