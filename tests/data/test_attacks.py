@@ -79,7 +79,7 @@ def test_a_run_says_that_it_was_attacked_and_its_clients_see_it(fedbench, attack
     [
         (
             ("attack=label_shift", "attack.clients=[5]"),
-            r"attack.clients=\[5\]: different numbers from 0 to 4",
+            r"attack.clients=\[5\]: must be different numbers from 0 to 4",
         ),
         (("attack=label_shift", "attack.clients=[]"), r"attack.clients=\[\]: "),
         (("attack=random_input", "attack.clients=[1,1]"), r"attack.clients=\[1, 1\]: "),

@@ -168,9 +168,11 @@ VALUES = {
         "partition.clients=61: from 1 to 60, the training"
     ),
     "attack=label_shift attack.shift=10": (
-        "attack.shift=10: an integer that 10 classes do not divide"
+        "attack.shift=10: must not be a multiple of the 10 classes"
     ),
-    "attack=label_shift attack.clients=[9]": "attack.clients=[9]: different numbers from 0 to 3",
+    "attack=label_shift attack.clients=[9]": (
+        "attack.clients=[9]: must be different numbers from 0 to 3"
+    ),
     "attack=label_shift attack.clients=0": "attack.clients=0: a list is allowed",
     "algo=fedgen algo.batch=1000000000": "algo.batch=1000000000: an integer from 2 to 1000000",
     "algo=fedpvr algo.layers=7": "the model has 3 layers",
@@ -185,13 +187,13 @@ VALUES = {
 ARRAYS = {
     "missing": "lacks x_test",
     "empty": "x_train has shape [0, 8, 8]",
-    "words": "x_train is <U1, needs numbers",
+    "words": "x_train is <U1, must be numbers",
     "nan": "x_train has NaN or infinite values",
     "short": "x_train has 60 examples and y_train 50 labels",
     "other_shape": "examples have shape [8, 8] in x_train and [7, 8] in x_test",
     "negative": "y_train has the label -1",
-    "identifiers": "have the label 1000002, need classes numbered from 0",
-    "fractions": "y_train is float64 [60], needs a list of integers",
+    "identifiers": "have the label 1000002, must be classes numbered from 0",
+    "fractions": "y_train is float64 [60], must be a list of integers",
     "objects": "it holds Python objects or is no such file",
     "pickle": "it holds Python objects or is no such file",
     "text": "it holds Python objects or is no such file",

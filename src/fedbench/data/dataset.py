@@ -1,4 +1,4 @@
-"""What every dataset becomes: plain arrays in memory, with the facts a run needs beside them."""
+"""What every dataset becomes: plain arrays in memory, with what a run needs to know beside them."""
 
 from __future__ import annotations
 
