@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,3 +121,15 @@ def test_npz_that_is_no_such_file(tmp_path):
         assert line.startswith(f"data.path={path}: ")
         assert expected in line
     assert "no such file" in refusal(NpzDataset(path=str(tmp_path / "none.npz")).content_hash)
+
+
+def test_the_example_of_the_manual_trains(fedbench):
+    """docs/datasets.md: the program that makes the file, and the command that trains on it."""
+    manual = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    program = manual.partition("```python\n")[2].partition("```")[0]
+    exec(program, {})  # writes squares.npz into the test's own folder
+    (command,) = re.findall(r"^    fedbench (data=npz .*)$", manual, flags=re.MULTILINE)
+    run = fedbench(*command.split())
+    assert run.status == 0, run.err
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["final_accuracy"] > 0.9
