@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from fedbench.core.errors import BadInput
 from fedbench.data.arrays import write_npy, write_npz
@@ -75,6 +73,9 @@ class DatasetWriter:
 
         `labels` has the names of the files, `decode` returns the pixels of one.
         """
+        from rich.console import Console  # a run, which prepares nothing, starts without it
+        from rich.progress import track
+
         self.check_size(split, len(labels))
         names = sorted(labels)
         path = self.staging / f"{split}-images.npy"
