@@ -7,7 +7,6 @@ turns them into messages and an exit status.
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import sys
@@ -36,6 +35,7 @@ from fedbench.core.errors import (
     bad_value,
     spelled_out,
 )
+from fedbench.core.terminal import escape_what_the_terminal_cannot_show
 from fedbench.parallel.failures import MachineFault, WorkerFailure
 from fedbench.parallel.interrupt import Interrupted
 from fedbench.parallel.processes import speaks, under_torchrun
@@ -72,13 +72,6 @@ def main() -> None:
             print(SHOW_CURSOR, end="")  # a progress bar may have ended with a hidden cursor
         print_error(f"interrupted; {RESUME}")
     this_rank().leave(severest(statuses))
-
-
-def escape_what_the_terminal_cannot_show() -> None:
-    """A name in characters that the terminal's encoding lacks must not end the program."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def prepare_process() -> None:

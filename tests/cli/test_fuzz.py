@@ -98,7 +98,7 @@ def keys(words: tuple[str, ...], slow: bool) -> list[str]:
 
 
 def choices(group: str) -> list[str]:
-    return sorted(str(file.stem) for file in (config_folder() / group).glob("*.yaml"))
+    return sorted(str(file.stem) for file in (config_folder() / group).glob("[!_]*.yaml"))
 
 
 @st.composite

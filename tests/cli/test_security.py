@@ -7,18 +7,19 @@ import importlib.util
 import io
 import json
 import pickle
-import stat
 import subprocess
 import tarfile
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import bad_files, study_small
+from support import bad_files, original_files, study_small
 from support.waiting import LIMIT
 
-from fedbench.data.prepare.archives import open_original
+from fedbench.core.errors import BadInput
+from fedbench.data.prepare.archives import check_source, open_source
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
@@ -123,43 +124,65 @@ HOSTILE = (
 )
 
 
-def hostile_zip(path: Path) -> Path:
+def zip_with(path: Path, names: Sequence[str]) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
-        for name in HOSTILE:
+        for name in names:
             archive.writestr(name, "out")
-        link = zipfile.ZipInfo("link")
-        link.external_attr = (stat.S_IFLNK | 0o777) << 16
-        archive.writestr(link, "/etc/passwd")
     return path
 
 
-def hostile_tar(path: Path) -> Path:
+def tar_with(path: Path, names: Sequence[str]) -> Path:
     with tarfile.open(path, "w") as archive:
-        for name in HOSTILE:
+        for name in names:
             entry = tarfile.TarInfo(name)
             entry.size = 3
             archive.addfile(entry, io.BytesIO(b"out"))
-        for name, kind in (
-            ("soft", tarfile.SYMTYPE),
-            ("hard", tarfile.LNKTYPE),
-            ("device", tarfile.CHRTYPE),
-        ):
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = kind, "/etc/passwd"
-            archive.addfile(entry)
     return path
 
 
-@pytest.mark.parametrize("make", [hostile_zip, hostile_tar])
-def test_archives_are_read_and_never_unpacked(make, tmp_path):
+def hostile_zip(path: Path) -> Path:
+    return zip_with(path, HOSTILE)
+
+
+def hostile_tar(path: Path) -> Path:
+    return tar_with(path, HOSTILE)
+
+
+def tar_of(kind: bytes) -> Callable[[Path], Path]:
+    """An archive whose only fault is a link or a device."""
+
+    def make(path: Path) -> Path:
+        with tarfile.open(path, "w") as archive:
+            entry = tarfile.TarInfo("train/airplane/image.png")
+            entry.type = kind
+            entry.linkname = "/etc/passwd"
+            archive.addfile(entry)
+        return path
+
+    return make
+
+
+SPECIAL_TARS = [tar_of(kind) for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE)]
+
+
+@pytest.mark.parametrize("make", [hostile_zip, hostile_tar, *SPECIAL_TARS])
+def test_a_hostile_archive_is_refused_before_it_is_unpacked(make, tmp_path):
     (tmp_path / "inner").mkdir()
     archive = make(tmp_path / "inner" / "archive")
     before = sorted(tmp_path.rglob("*"))
-    with open_original(archive) as original:
-        contents = dict(original.contents(original.names))
-    assert all(b"root:" not in content for content in contents.values())  # of /etc/passwd
+    for refuse in (check_source, lambda path: open_source(path, tmp_path / "scratch")):
+        with pytest.raises(BadInput, match="must hold only"):
+            refuse(archive)
     assert sorted(tmp_path.rglob("*")) == before
     assert not Path("/tmp/fedbench-escaped.txt").exists()
+
+
+@pytest.mark.parametrize("name", HOSTILE[:-1])
+@pytest.mark.parametrize("make", [zip_with, tar_with])
+def test_every_path_that_leaves_the_folder_is_refused(make, name, tmp_path):
+    with pytest.raises(BadInput, match="must hold only paths inside its own folder"):
+        check_source(make(tmp_path / "archive", [name]))
+    check_source(make(tmp_path / "harmless", ["a/b..c/d.txt"]))
 
 
 @pytest.mark.parametrize("make", [hostile_zip, hostile_tar])
@@ -169,7 +192,29 @@ def test_a_hostile_archive_is_one_line(fedbench_data, make, name, tmp_path):
     assert status == 2
     assert err.count("\n") == 1
     assert not list(tmp_path.rglob("*escaped*"))
-    assert not (tmp_path / "root" / name / "train.npz").exists()
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_pickles_of_another_archive_than_the_published_one_are_never_run(
+    fedbench_data, name, tmp_path, monkeypatch
+):
+    """Not even where the archive's own checksum is accepted: every file in it has one, too."""
+    folder = tmp_path / {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}[name]
+    folder.mkdir()
+    bomb = pickle.dumps(bad_files.Bomb())
+    names = [f"data_batch_{number}" for number in range(1, 6)]
+    for file in (*names, "test_batch", "batches.meta", "train", "test", "meta"):
+        (folder / file).write_bytes(bomb)
+    archive = original_files.packed(folder, tmp_path / "archive.tar.gz")
+    status, _, err = fedbench_data(name, "--from", archive)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "must be the published cifar" in err
+    original_files.publish(name, [archive], monkeypatch)
+    status, _, err = fedbench_data(name, "--from", archive)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "torchvision cannot read" in err
+    assert "Opened" not in err
 
 
 @pytest.fixture
@@ -303,8 +348,7 @@ def test_the_audit_goes_on_without_a_network_and_fails_on_a_vulnerability(monkey
 
 
 def test_mapped_arrays_of_objects_are_refused(tmp_path):
-    from fedbench.core.errors import BadInput
-    from fedbench.data.files import open_mapped
+    from fedbench.data.arrays import open_mapped
 
     np.save(tmp_path / "objects.npy", np.array([bad_files.Bomb()]), allow_pickle=True)
     with pytest.raises(BadInput, match="not a readable"):

@@ -47,7 +47,7 @@ def test_random_inputs():
     again = spoilt("attack=random_input", CLIENTS)[3]
     assert torch.equal(train.batch(shards[3])[0], again.batch(shards[3])[0])
     other = spoilt("attack=random_input", CLIENTS, "seed=1")
-    assert not torch.equal(train.values[:5], other[3].values[:5])
+    assert not torch.equal(train.replaced_inputs[:5], other[3].replaced_inputs[:5])
 
 
 @pytest.mark.parametrize("attack", ["label_shift", "random_input"])
@@ -79,7 +79,7 @@ def test_a_run_says_that_it_was_attacked_and_its_clients_see_it(fedbench, attack
     [
         (
             ("attack=label_shift", "attack.clients=[5]"),
-            r"attack.clients=\[5\]: different numbers from 0 to 4",
+            r"attack.clients=\[5\]: must be different numbers from 0 to 4",
         ),
         (("attack=label_shift", "attack.clients=[]"), r"attack.clients=\[\]: "),
         (("attack=random_input", "attack.clients=[1,1]"), r"attack.clients=\[1, 1\]: "),

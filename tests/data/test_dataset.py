@@ -12,7 +12,7 @@ from hydra.utils import instantiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from support.data_settings import CONF, NAMED, data_settings, refusal
+from support.data_settings import CONF, NAMED, data_config, data_settings, refusal
 
 from fedbench.data import stratified_subset
 from fedbench.data.dataset import channel_statistics
@@ -20,10 +20,9 @@ from fedbench.data.dataset import channel_statistics
 # Configuration
 
 
-@pytest.mark.parametrize("path", sorted((CONF / "data").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_file_names_every_setting_with_the_right_type(path):
-    config = OmegaConf.load(path)
-    del config["defaults"]
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "data").glob("[!_]*.yaml")))
+def test_every_file_names_every_setting_with_the_right_type(name):
+    config = data_config(name)
     target = type(instantiate(config))
     assert {field.name for field in fields(target)} == set(config) - {"_target_"}
     del config["_target_"]

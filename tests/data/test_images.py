@@ -1,6 +1,4 @@
-"""Named datasets in the data root: reading, damaged files, downloading, and what is left on the
-disk.
-"""
+"""Named datasets in the data root: reading them, and files that are missing or damaged."""
 
 from __future__ import annotations
 
@@ -12,10 +10,9 @@ import pytest
 from support.data_settings import NAMED, data_settings, refusal
 
 from fedbench.data import NamedDataset
+from fedbench.data.arrays import write_npz
 from fedbench.data.dataset import channel_statistics
-from fedbench.data.files import data_root as find_data_root
-from fedbench.data.files import write_npz
-from fedbench.models.torchvision_operators import import_torchvision
+from fedbench.data.prepared import data_root as find_data_root
 
 
 def tiny(root: Path, **changes: object) -> NamedDataset:
@@ -80,10 +77,10 @@ def test_missing_dataset_names_the_command_and_the_stand_in(name, tmp_path):
     ("change", "expected"),
     [
         ({"images": np.zeros((40, 28, 28), np.float32)}, "float32"),
-        ({"images": np.zeros((40, 32, 32), np.uint8)}, "need uint8 [N, 28, 28, 1]"),
-        ({"labels": np.arange(39) % 10}, "need 40 integers"),
+        ({"images": np.zeros((40, 32, 32), np.uint8)}, "must be uint8 [N, 28, 28, 1]"),
+        ({"labels": np.arange(39) % 10}, "must be 40 integers"),
         ({"labels": np.arange(40) / 10}, "float64"),
-        ({"labels": np.arange(40)}, "from 0 to 39, need 0 to 9"),
+        ({"labels": np.arange(40)}, "from 0 to 39, must run from 0 to 9"),
         ({"labels": np.arange(40) - 1}, "from -1"),
         ({"images": np.zeros((0, 28, 28), np.uint8), "labels": np.zeros(0, int)}, "no images"),
         ({"labels": np.array([{}] * 40)}, "not a readable .npz"),
@@ -145,86 +142,3 @@ def test_write_is_atomic(tmp_path, monkeypatch):
         write_npz(file, **tiny_arrays(40))
     assert file.read_bytes() == before
     assert sorted(path.name for path in file.parent.iterdir()) == ["test.npz", "train.npz"]
-
-
-# Download
-
-
-class FakeMnist:
-    """Stands in for torchvision's class: no network, 40 and 20 images, counts its calls."""
-
-    calls = 0
-    error: Exception | None = None
-
-    def __init__(self, root: Path, train: bool, download: bool) -> None:
-        assert download
-        type(self).calls += 1
-        Path(root).mkdir(exist_ok=True)
-        (Path(root) / "archive.gz").write_bytes(b"part")
-        print("a mirror's chatter")
-        if self.error and not train:
-            raise self.error
-        arrays = tiny_arrays(40 if train else 20)
-        self.data, self.targets = arrays["images"], arrays["labels"].tolist()
-
-
-@pytest.fixture
-def fake_mnist(monkeypatch):
-    fake = type("Fake", (FakeMnist,), {})
-    monkeypatch.setattr(import_torchvision().datasets, "MNIST", fake)
-    return fake
-
-
-def test_download_decodes_once_and_leaves_only_the_arrays(fake_mnist, tmp_path, capsys):
-    dataset = tiny(tmp_path, download=True).load(0)
-    np.testing.assert_array_equal(dataset.test_x[..., 0], tiny_arrays(20)["images"])
-    assert tiny(tmp_path, download=True).load(0).fingerprint() == dataset.fingerprint()
-    assert tiny(tmp_path).load(0).fingerprint() == dataset.fingerprint()
-    assert fake_mnist.calls == 2
-    assert {path.name for path in (tmp_path / "mnist").iterdir()} - {".lock"} == {
-        "train.npz",
-        "test.npz",
-        "info.json",
-    }
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    "error", [OSError("no\nroute"), RuntimeError("File not found or corrupted."), EOFError()]
-)
-def test_failed_download_leaves_nothing_behind(error, fake_mnist, tmp_path):
-    fake_mnist.error = error
-    text = refusal(lambda: tiny(tmp_path, download=True).load(0))
-    assert "mnist" in text
-    assert "failed" in text
-    assert {path.name for path in (tmp_path / "mnist").iterdir()} <= {".lock"}
-
-
-def test_archives_put_there_by_hand_are_kept(fake_mnist, tmp_path):
-    archive = tmp_path / "mnist" / "download" / "mine.gz"
-    archive.parent.mkdir(parents=True)
-    archive.write_bytes(b"mine")
-    tiny(tmp_path, download=True).load(0)
-    assert archive.read_bytes() == b"mine"
-
-
-def test_download_into_a_place_that_cannot_be_written(fake_mnist, tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    assert "failed" in refusal(lambda: tiny(blocked, download=True).load(0))
-
-
-def test_waiting_process_uses_what_the_first_one_wrote(fake_mnist, tmp_path, monkeypatch):
-    class OtherWroteMeanwhile:
-        def __init__(self, path: Path) -> None:
-            self.folder = path.parent
-
-        def __enter__(self) -> None:
-            write_npz(self.folder / "train.npz", **tiny_arrays(40))
-            write_npz(self.folder / "test.npz", **tiny_arrays(20))
-
-        def __exit__(self, *error: object) -> None: ...
-
-    monkeypatch.setattr("filelock.FileLock", OtherWroteMeanwhile)
-    tiny(tmp_path, download=True).load(0)
-    assert fake_mnist.calls == 0

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 from support import original_files as originals
-from support.data_settings import data_settings, refusal
+from support.data_settings import data_settings, prepare_small, refusal
 
 from fedbench.data import MappedDataset
+from fedbench.data.arrays import write_npy
 from fedbench.data.batches import examples
-from fedbench.data.checked import checksums_of
 from fedbench.data.dataset import channel_statistics
-from fedbench.data.files import write_npy
-from fedbench.data.info import Info, write_info
-from fedbench.data.prepare.preparation import Wish, prepare
+from fedbench.data.prepared import Info, array_files, modification_time, write_info
 
 
 def settings(root: Path, **changes: object) -> MappedDataset:
@@ -29,10 +27,7 @@ def settings(root: Path, **changes: object) -> MappedDataset:
 
 @pytest.fixture
 def root(tmp_path):
-    prepare(
-        Wish("lc25000", originals.lc25000(tmp_path / "given", 10), any_size=True, size=16),
-        tmp_path / "lc25000",
-    )
+    prepare_small("lc25000", originals.lc25000(tmp_path / "given", 10), tmp_path, size=16)
     return tmp_path
 
 
@@ -72,7 +67,7 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
-def test_starting_on_gigabytes_reads_megabytes(tmp_path, monkeypatch):
+def test_starting_on_gigabytes_reads_megabytes(tmp_path):
     """Files of the real LC25000's size, full of holes: 3.8 GB to read, nothing on the disk."""
     folder = tmp_path / "lc25000"
     folder.mkdir()
@@ -80,10 +75,18 @@ def test_starting_on_gigabytes_reads_megabytes(tmp_path, monkeypatch):
         path = folder / f"{part}-images.npy"
         np.lib.format.open_memmap(path, "w+", np.uint8, (size, 224, 224, 3))
         write_npy(folder / f"{part}-labels.npy", np.arange(size) % 5)
-    write_info(folder, Info("made up", [224, 224, 3], 20_000, 5000, "", [0.5] * 3, [0.2] * 3))
-    with monkeypatch.context() as quick:  # what the preparation does
-        quick.setattr("fedbench.data.checked.file_hash", lambda path, subject: "read once")
-        checksums_of(sorted(folder.glob("*.npy")))
+    arrays = array_files(folder)
+    info = Info(
+        source="made up",
+        shape=[224, 224, 3],
+        train=20_000,
+        test=5000,
+        mean=[0.5] * 3,
+        std=[0.2] * 3,
+        checksums={path.name: "blake2b:read once" for path in arrays},
+        modified={path.name: modification_time(path) for path in arrays},
+    )
+    write_info(folder, info)
     before = resident()
     dataset = data_settings("lc25000", root=str(tmp_path)).load(0)
     dataset.fingerprint()
@@ -123,41 +126,20 @@ def test_a_changed_image_is_noticed_by_the_checksum(root, monkeypatch):
     assert settings(root).load(0).fingerprint() != before
 
 
-def test_a_file_is_read_again_only_when_it_has_changed(root, monkeypatch):
+def test_a_file_is_read_only_when_it_was_modified(root, monkeypatch):
+    """A copied file, say, is the same, and is read at every start."""
+
     def must_not(path: Path, subject: str) -> str:
         raise AssertionError(f"a start read all of {path}")
 
     before = settings(root).load(0).fingerprint()
-    monkeypatch.setattr("fedbench.data.checked.file_hash", must_not)
+    with monkeypatch.context() as watched:
+        watched.setattr("fedbench.data.prepared.file_hash", must_not)
+        assert settings(root).load(0).fingerprint() == before
+        os.utime(root / "lc25000" / "train-images.npy")
+        with pytest.raises(AssertionError):
+            settings(root).load(0)
     assert settings(root).load(0).fingerprint() == before
-    os.utime(root / "lc25000" / "train-images.npy")  # copied, say
-    with pytest.raises(AssertionError):
-        settings(root).load(0)
-    monkeypatch.undo()
-    assert settings(root).load(0).fingerprint() == before
-    monkeypatch.setattr("fedbench.data.checked.file_hash", must_not)
-    assert settings(root).load(0).fingerprint() == before
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"train-images.npy": 3}', "[" * 100_000])
-def test_damaged_notes_of_checksums_are_made_anew(root, content):
-    before, notes = settings(root).load(0).fingerprint(), root / "lc25000" / ".checked.json"
-    good = notes.read_text()
-    notes.write_text(content)
-    assert settings(root).load(0).fingerprint() == before
-    assert notes.read_text() == good
-
-
-def test_a_data_root_that_cannot_be_written_is_read_whole(root, monkeypatch):
-    before = settings(root).load(0).fingerprint()
-    (root / "lc25000" / ".checked.json").unlink()
-
-    def read_only(*arguments: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("fedbench.data.checked.whole_file", read_only)
-    assert settings(root).load(0).fingerprint() == before
-    assert not (root / "lc25000" / ".checked.json").exists()
 
 
 def test_where_the_files_came_from_decides_nothing(root):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,15 +80,15 @@ def test_npz_hash_follows_the_contents_not_the_name(tmp_path):
     [
         ({"x_test": None, "y_test": None}, "lacks x_test, y_test"),
         ({"x_train": np.array([{}] * 12)}, "holds Python objects"),
-        ({"x_train": np.array(["a"] * 12)}, "needs numbers"),
-        ({"x_train": np.zeros((12, 4), complex)}, "needs numbers"),
+        ({"x_train": np.array(["a"] * 12)}, "must be numbers"),
+        ({"x_train": np.zeros((12, 4), complex)}, "must be numbers"),
         ({"x_train": np.zeros(12)}, "[N, H, W, C]"),
         ({"x_train": np.zeros((12, 1, 1, 1, 1))}, "[N, H, W, C]"),
         ({"x_train": np.zeros((0, 4)), "y_train": np.zeros(0, int)}, "none of them 0"),
         ({"x_test": np.zeros((6, 0))}, "none of them 0"),
         ({"y_train": np.arange(11) % 3}, "12 examples and y_train 11 labels"),
-        ({"x_test": np.zeros((6, 5))}, "need the same"),
-        ({"x_test": np.zeros((6, 4), np.uint8)}, "need both uint8 or neither"),
+        ({"x_test": np.zeros((6, 5))}, "must be the same"),
+        ({"x_test": np.zeros((6, 4), np.uint8)}, "must both be uint8, or neither"),
         ({"x_train": np.full((12, 4), np.nan)}, "NaN or infinite"),
         ({"x_test": np.full((6, 4), np.inf)}, "NaN or infinite"),
         ({"x_test": np.full((6, 4), 1e300)}, "NaN or infinite"),
@@ -119,3 +121,15 @@ def test_npz_that_is_no_such_file(tmp_path):
         assert line.startswith(f"data.path={path}: ")
         assert expected in line
     assert "no such file" in refusal(NpzDataset(path=str(tmp_path / "none.npz")).content_hash)
+
+
+def test_the_example_of_the_manual_trains(fedbench):
+    """docs/datasets.md: the program that makes the file, and the command that trains on it."""
+    manual = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    program = manual.partition("```python\n")[2].partition("```")[0]
+    exec(program, {})  # writes squares.npz into the test's own folder
+    (command,) = re.findall(r"^    fedbench (data=npz .*)$", manual, flags=re.MULTILINE)
+    run = fedbench(*command.split())
+    assert run.status == 0, run.err
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["final_accuracy"] > 0.9

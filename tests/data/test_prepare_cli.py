@@ -1,24 +1,25 @@
-"""`fedbench-data`: preparing, listing, going on after an interruption, and its errors."""
+"""`fedbench-data`: preparing, listing, interruptions, and its errors."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from support import original_files as originals
 from support.data_settings import BY_HAND, CONF, data_settings, refusal
 
-from fedbench.data.files import write_npz
-from fedbench.data.prepare import store as workshop
+from fedbench.data.arrays import write_npz
+from fedbench.data.prepare import readers, store
 from fedbench.data.prepare.catalog import ENTRIES
 
 # Preparing and listing
 
 
 def test_every_dataset_of_conf_can_be_prepared_or_is_embedded():
-    assert set(ENTRIES) == {path.stem for path in (CONF / "data").glob("*.yaml")} - {
+    assert set(ENTRIES) == {path.stem for path in (CONF / "data").glob("[!_]*.yaml")} - {
         "digits",
         "npz",
     }
@@ -68,7 +69,7 @@ def test_list_shows_size_shapes_and_source(fedbench_data, tmp_path):
         f"40 x 16x16x3 10 x 16x16x3 5 {tmp_path / 'given' / 'lung_colon_image_set'}"
     )
     assert "400 pairs 100 pairs 2" in lines["qqp"]
-    assert lines["mnist"].endswith("3 x 28x28 3 x 28x28 10 unknown (no info.json)")
+    assert lines["mnist"].endswith("3 x 28x28x1 3 x 28x28x1 10 unknown (no info.json)")
     assert "damaged" in lines["cifar10"]
     assert lines["svhn"].endswith("not there: fedbench-data svhn --download")
     assert lines["cinic10"].endswith("--from FILE_OR_FOLDER")
@@ -103,9 +104,9 @@ def test_info_holds_what_a_start_needs(fedbench_data, tmp_path):
         (("cinic10",), "datashare.ed.ac.uk"),
         (("lc25000", "--download"), "tampapath"),
         (("svhn", "--from", "nowhere"), "--from nowhere: no such file or folder"),
-        (("svhn", "--from", ".", "--download"), "only one of them"),
+        (("svhn", "--from", ".", "--download"), "must be only one of them"),
         (("svhn", "--size", "64"), "only for lc25000"),
-        (("lc25000", "--size", "4"), "a number from 8 to 768"),
+        (("lc25000", "--size", "4"), "must be from 8 to 768"),
         (("lc25000", "--size", "big"), "invalid int value"),
         (("svhn", "--frm", "x"), "unrecognized arguments"),
     ],
@@ -140,81 +141,73 @@ def test_a_run_on_data_that_cannot_be_downloaded_says_how_to_get_it(name, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-# Going on
+# Interruptions
 
 
-class Stops:
-    """Decodes as the real one, and is interrupted at the n-th image."""
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Interrupt the decoding of images after some of them."""
+    real = readers._decoder
+    decoded: list[str] = []
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seen: list[str] = []
-        self.at = 0
-        from fedbench.data.prepare import image_folders as folders
+    def decoder(*arguments: object, **options: object) -> Callable[[str], np.ndarray]:
+        decode = real(*arguments, **options)
 
-        real = folders._decoder
+        def watched(name: str) -> np.ndarray:
+            if len(decoded) >= after:
+                raise KeyboardInterrupt
+            decoded.append(name)
+            return decode(name)
 
-        def decoder(*arguments: object, **options: object):
-            decode = real(*arguments, **options)
+        return watched
 
-            def watched(name: str, content: bytes) -> np.ndarray:
-                if self.at and len(self.seen) + 1 >= self.at:
-                    raise KeyboardInterrupt
-                self.seen.append(name)
-                return decode(name, content)
-
-            return watched
-
-        monkeypatch.setattr(folders, "_decoder", decoder)
-        monkeypatch.setattr(workshop, "_BLOCK", 2)
+    monkeypatch.setattr(readers, "_decoder", decoder)
+    monkeypatch.setattr(store, "_BLOCK", 2)
 
 
 @pytest.mark.parametrize("name", ["cinic10", "tinyimagenet", "lc25000"])
-@pytest.mark.parametrize("archive", ["", "zip", "tar.gz"])
-@pytest.mark.parametrize("stop", [0.3, 0.9])
-def test_an_interrupted_command_goes_on(name, archive, stop, fedbench_data, tmp_path, monkeypatch):
+@pytest.mark.parametrize("ending", ["", "zip", "tar.gz"])
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_an_interrupted_command_leaves_nothing_and_can_be_repeated(
+    name, ending, share, fedbench_data, tmp_path, monkeypatch
+):
     given = getattr(originals, name)(tmp_path / "given")
-    if archive:
-        given = originals.packed(given, tmp_path / f"{name}.{archive}")
+    if ending:
+        given = originals.packed(given, tmp_path / f"{name}.{ending}")
     words = (name, "--from", given, "--any-size", *(["--size", 16] if name == "lc25000" else []))
     assert fedbench_data(*words, "--root", tmp_path / "straight")[0] == 0
-    decoder = Stops(monkeypatch)
     total = {"cinic10": 40, "tinyimagenet": 12, "lc25000": 25}[name]
-    decoder.at = int(stop * total) + 1
-    status, _, err = fedbench_data(*words)
-    assert status == 130
-    assert err.splitlines()[-1].startswith(
-        "fedbench-data: interrupted; the same command (without --force) goes on"
-    )
     folder = tmp_path / "root" / name
-    assert not (folder / "info.json").exists()
-    assert "begun, not finished" in fedbench_data("list")[1]
-    first, decoder.at = len(decoder.seen), 0
+    with monkeypatch.context() as interrupted:
+        interrupt(interrupted, after=int(share * total))
+        status, _, err = fedbench_data(*words)
+        assert (status, err) == (
+            130,
+            "fedbench-data: interrupted; repeat the command to start again\n",
+        )
+        assert [path.name for path in folder.iterdir()] == [".lock"]
     assert fedbench_data(*words)[0] == 0
-    again = len(decoder.seen) - total
-    assert 0 <= again <= 2  # at most the block that was interrupted
-    assert again < first
-    files = {path.name for path in (tmp_path / "straight" / name).iterdir()}
+    straight = tmp_path / "straight" / name
+    files = {path.name for path in straight.iterdir()}
     assert {path.name for path in folder.iterdir()} == files
-    for file in files - {".lock", ".checked.json"}:  # the latter has the files' times of change
-        assert (folder / file).read_bytes() == (tmp_path / "straight" / name / file).read_bytes()
+    for file in files - {".lock", "info.json"}:  # the latter has the files' times of change
+        assert (folder / file).read_bytes() == (straight / file).read_bytes()
 
 
-def test_other_originals_do_not_go_on_with_what_is_left(fedbench_data, tmp_path, monkeypatch):
-    first = originals.lc25000(tmp_path / "first")
-    second = originals.lc25000(tmp_path / "second", per_class=6)
-    decoder = Stops(monkeypatch)
-    decoder.at = 10
-    assert fedbench_data("lc25000", "--from", first, "--any-size", "--size", 16)[0] == 130
-    decoder.at, decoder.seen = 0, []
-    assert fedbench_data("lc25000", "--from", second, "--any-size", "--size", 16)[0] == 0
-    assert len(decoder.seen) == 30
+def test_an_interruption_leaves_the_dataset_that_was_there(fedbench_data, tmp_path, monkeypatch):
+    given = originals.lc25000(tmp_path / "given")
+    words = ("lc25000", "--from", given, "--any-size", "--size", 16)
+    assert fedbench_data(*words)[0] == 0
+    folder = tmp_path / "root" / "lc25000"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    interrupt(monkeypatch, after=10)
+    assert fedbench_data(*words, "--force")[0] == 130
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_finished_part_is_not_read_again(fedbench_data, tmp_path):
-    given = originals.svhn(tmp_path / "given")
-    good = (given / "test_32x32.mat").read_bytes()
-    (given / "test_32x32.mat").write_bytes(b"damaged")
-    assert fedbench_data("svhn", "--from", given, "--any-size")[0] == 2
-    (given / "test_32x32.mat").write_bytes(good)
-    (given / "train_32x32.mat").write_bytes(b"not needed any more")
-    assert fedbench_data("svhn", "--from", given, "--any-size")[0] == 0
+def test_what_a_killed_process_left_is_cleared_away(fedbench_data, tmp_path):
+    left = tmp_path / "root" / "svhn" / ".preparing" / "prepared" / "train.npz"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    assert fedbench_data("svhn", "--from", originals.svhn(tmp_path / "given"), "--any-size")[0] == 0
+    names = {path.name for path in (tmp_path / "root" / "svhn").iterdir()}
+    assert names == {".lock", "info.json", "train.npz", "test.npz"}

@@ -11,24 +11,22 @@ import pytest
 import torch
 from support import experiments
 from support import original_files as originals
-from support.data_settings import data_settings, refusal
+from support.data_settings import data_settings, load, prepare_small, refusal
 
 from fedbench.data.batches import examples
 from fedbench.data.dataset import Dataset
-from fedbench.data.prepare.preparation import Wish, prepare
-from fedbench.data.prepare.questions import UNKNOWN, padded, words_of
+from fedbench.data.prepare.questions import words_of
+from fedbench.data.qqp import UNKNOWN, padded
 
 PADDED = 4
 
 
 def made(root: Path, **content: object) -> Path:
-    given = originals.qqp(root / "given", **content)
-    prepare(Wish("qqp", given, any_size=True), root / "qqp")
-    return root / "qqp"
+    return prepare_small("qqp", originals.qqp(root / "given", **content), root)
 
 
 def loaded(root: Path, **changes: object) -> Dataset:
-    return data_settings("qqp", root=str(root), **changes).load(0)
+    return load("qqp", root, **changes)
 
 
 def sentences(folder: Path, dataset: Dataset, part: str = "train") -> list[list[str]]:
@@ -76,7 +74,7 @@ def test_a_few_malformed_rows_are_counted_in_the_note(tmp_path):
 def test_many_malformed_rows_are_an_error(extra, expected, tmp_path):
     given = originals.qqp(tmp_path / "given", rows=400)
     (given / "train.tsv").write_text((given / "dev.tsv").read_text() + extra)
-    assert expected in refusal(lambda: prepare(Wish("qqp", given, any_size=True), tmp_path / "qqp"))
+    assert expected in refusal(lambda: prepare_small("qqp", given, tmp_path))
     assert not list((tmp_path / "qqp").glob("*.*z"))
 
 
@@ -84,7 +82,7 @@ def test_an_open_quote_does_not_swallow_rows(tmp_path):
     given = originals.qqp(tmp_path / "given")
     path = given / "train.tsv"
     path.write_text(path.read_text().replace("How do I buy a thing1?", '"How do I buy a thing1?'))
-    prepare(Wish("qqp", given, any_size=True), tmp_path / "qqp")
+    prepare_small("qqp", given, tmp_path)
     assert len(loaded(tmp_path).train_y) == 400
 
 
@@ -108,14 +106,13 @@ def test_files_that_are_not_the_tables(file, content, expected, tmp_path):
         (given / file).unlink()
     else:
         (given / file).write_text(content)
-    assert expected in refusal(lambda: prepare(Wish("qqp", given, any_size=True), tmp_path / "qqp"))
+    assert expected in refusal(lambda: prepare_small("qqp", given, tmp_path))
 
 
 def test_too_few_rows_are_refused(tmp_path):
     given = originals.qqp(tmp_path / "given")
-    text = refusal(
-        lambda: prepare(Wish("qqp", originals.packed(given, tmp_path / "q.zip")), tmp_path / "qqp")
-    )
+    archive = originals.packed(given, tmp_path / "q.zip")
+    text = refusal(lambda: prepare_small("qqp", archive, tmp_path, any_size=False))
     assert "400 examples instead of 363,846" in text
 
 

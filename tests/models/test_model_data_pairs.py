@@ -12,7 +12,7 @@ from fedbench.config.validate import config_folder
 from fedbench.core.errors import BadInput
 
 DATASETS = sorted(
-    file.stem for file in (config_folder() / "data").glob("*.yaml") if file.stem != "npz"
+    file.stem for file in (config_folder() / "data").glob("[!_]*.yaml") if file.stem != "npz"
 )
 MODELS = sorted(file.stem for file in (config_folder() / "model").glob("*.yaml"))
 SMALL = ("linear", "mlp", "lenet", "cnn5", "cnn_bn", "lstm")

@@ -13,7 +13,7 @@ from conftest import Outcome
 from support.faulty_runs import SETTING, result
 from support.two_machines import Node, NotPossible, TwoMachines, show, wait_until
 
-from fedbench.data.files import write_npz
+from fedbench.data.arrays import write_npz
 
 pytestmark = pytest.mark.heavy
 LONG = 300  # seconds: how long a busy machine may take for something short

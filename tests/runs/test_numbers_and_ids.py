@@ -48,7 +48,7 @@ def test_another_value_is_another_run_with_other_numbers(walk, words, key, value
 
 
 def _has_mnist() -> bool:
-    from fedbench.data.files import data_root
+    from fedbench.data.prepared import data_root
 
     return (data_root(None) / "mnist" / "train.npz").is_file()
 

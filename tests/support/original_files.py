@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
+import pickle
 import tarfile
 import zipfile
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 from scipy.io import savemat
+
+from fedbench.data.prepare.catalog import ENTRIES, PublishedFile
+from fedbench.models.torchvision_operators import import_torchvision
 
 CINIC10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 LC25000 = {
@@ -20,6 +28,7 @@ LC25000 = {
     "lung_image_sets/lung_n": "lungn",
     "lung_image_sets/lung_scc": "lungscc",
 }
+IMAGE_FORMATS = {".png": "PNG", ".jpeg": "JPEG", ".JPEG": "JPEG"}
 QQP_HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
 
 
@@ -33,6 +42,76 @@ def idx(array: np.ndarray) -> bytes:
     """
     sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
     return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+
+
+def mnist(folder: Path, train: int = 20, test: int = 10) -> Path:
+    """As torchvision leaves them, in MNIST/raw."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for prefix, size in (("train", train), ("t10k", test)):
+        images, labels = pixels(size, 28, 28, seed=size), np.arange(size) % 10
+        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+            (raw / f"{prefix}-{name}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
+    return folder / "MNIST"
+
+
+fmnist = mnist
+
+
+def cifar10(folder: Path, per_file: int = 10) -> Path:
+    """cifar-10-python.tar.gz: six pickles of images, and one of names."""
+    folder = folder / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    for number, name in enumerate(names):
+        labels = [(number + place) % 10 for place in range(per_file)]
+        _pickle(folder / name, data=pixels(per_file, 3072, seed=number), labels=labels)
+    _pickle(folder / "batches.meta", label_names=list(CINIC10))
+    return packed(folder, folder.parent / "cifar-10-python.tar.gz")
+
+
+def cifar100(folder: Path, train: int = 30, test: int = 10) -> Path:
+    """cifar-100-python.tar.gz: two pickles of images, and one of names."""
+    folder = folder / "cifar-100-python"
+    folder.mkdir(parents=True)
+    for name, size in (("train", train), ("test", test)):
+        fine = [7 * place % 100 for place in range(size)]
+        coarse = [0] * size
+        images = pixels(size, 3072, seed=size)
+        _pickle(folder / name, data=images, fine_labels=fine, coarse_labels=coarse)
+    _pickle(folder / "meta", fine_label_names=[f"class {number}" for number in range(100)])
+    return packed(folder, folder.parent / "cifar-100-python.tar.gz")
+
+
+def _pickle(path: Path, **content: object) -> None:
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+def publish(
+    name: str, files: Iterable[Path], monkeypatch: pytest.MonkeyPatch, address: str = "http://none"
+) -> None:
+    """Make these files the published ones of a dataset, at an address of their own."""
+    published = tuple(
+        PublishedFile(file.name, f"{address}/{file.name}", f"md5:{_md5(file.read_bytes())}")
+        for file in files
+    )
+    monkeypatch.setitem(ENTRIES, name, replace(ENTRIES[name], published=published))
+
+
+def publish_cifar(name: str, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this archive the published one, and its pickles those that torchvision opens."""
+    publish(name, [archive], monkeypatch)
+    cifar = getattr(import_torchvision().datasets, name.upper())
+    with tarfile.open(archive) as tar:
+        checksums = {Path(file.name).name: _md5(tar.extractfile(file).read()) for file in tar}
+    for files in ("train_list", "test_list"):
+        ours = [[file, checksums[file]] for file, _ in getattr(cifar, files)]
+        monkeypatch.setattr(cifar, files, ours)
+    monkeypatch.setattr(cifar, "meta", {**cifar.meta, "md5": checksums[cifar.meta["filename"]]})
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
 
 
 def emnist(folder: Path, train: int = 124, test: int = 62) -> Path:
@@ -63,9 +142,7 @@ def svhn(folder: Path, train: int = 40, test: int = 20) -> Path:
 def save_image(path: Path, size: int, seed: int, mode: str = "RGB") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     array = pixels(size, size, 3, seed=seed)
-    Image.fromarray(array).convert(mode).save(
-        path, format="PNG" if path.suffix == ".png" else "JPEG"
-    )
+    Image.fromarray(array).convert(mode).save(path, format=IMAGE_FORMATS[path.suffix])
 
 
 def cinic10(folder: Path, per_class: int = 2) -> Path:

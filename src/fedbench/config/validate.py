@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -15,6 +14,7 @@ from fedbench.config import environment
 from fedbench.config.instantiate import as_dataclass, instantiate
 from fedbench.config.schema import Config, Scalars, check_combinations
 from fedbench.core.errors import BadInput, nearest, require, why_unresolved
+from fedbench.core.files import config_folder
 
 GROUPS = ("data", "model", "partition", "attack", "logger")
 SLOTS = (
@@ -73,12 +73,6 @@ def short_names(composed: DictConfig) -> dict[str, str]:
         if reference and key.startswith("algo."):
             found[key] = reference.group(1)
     return found
-
-
-def config_folder() -> Path:
-    """`conf/` inside the installed package, or at the top of the checkout."""
-    packaged = Path(__file__).parents[1] / "conf"
-    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "conf"
 
 
 def _check_references(composed: DictConfig) -> None:

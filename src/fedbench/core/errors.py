@@ -72,6 +72,11 @@ def why_unresolved(error: Exception) -> str:
     return f"{reason}; it must refer to another key, such as ${{client.lr}}"
 
 
+def one_line(error: BaseException) -> str:
+    """What an exception says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def spelled_out(message: str) -> str:
     """The message with control characters escaped, so that it stays on one line."""
     return re.sub(

@@ -4,8 +4,7 @@
 
 from fedbench.data.dataset import Dataset, stratified_subset
 from fedbench.data.digits import Digits
-from fedbench.data.images import NamedDataset
-from fedbench.data.mapped_images import MappedDataset
+from fedbench.data.images import MappedDataset, NamedDataset
 from fedbench.data.npz import NpzDataset
 from fedbench.data.qqp import PairDataset
 

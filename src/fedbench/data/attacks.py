@@ -36,10 +36,10 @@ class Attack(NoAttack):
     clients: list[int] = field(default_factory=lambda: [0])
 
     def check(self, clients: int, classes: int, sequences: bool) -> None:
-        allowed = f"different numbers from 0 to {clients - 1} are allowed"
         own = self.clients
         good = len(own) > 0 and len(set(own)) == len(own) and min(own) >= 0 and max(own) < clients
-        require(good, "attack.clients", own, allowed)
+        rule = f"must be different numbers from 0 to {clients - 1}"
+        require(good, "attack.clients", own, rule)
 
 
 @dataclass
@@ -50,8 +50,8 @@ class LabelShift(Attack):
 
     def check(self, clients: int, classes: int, sequences: bool) -> None:
         super().check(clients, classes, sequences)
-        allowed = f"an integer that {classes} classes do not divide is allowed"
-        require(self.shift % classes != 0, "attack.shift", self.shift, allowed)
+        rule = f"must not be a multiple of the {classes} classes"
+        require(self.shift % classes != 0, "attack.shift", self.shift, rule)
 
     def note(self) -> str:
         return f"attack: labels shifted by {self.shift} on {_named(self.clients)}"
@@ -72,8 +72,8 @@ class RandomInput(Attack):
         super().check(clients, classes, sequences)
         if sequences:
             raise BadInput(
-                "attack=random_input: it needs images or numbers, this data is text; label_shift is"
-                " allowed"
+                "attack=random_input: must be label_shift for text; random inputs are for images"
+                " and numbers"
             )
 
     def note(self) -> str:

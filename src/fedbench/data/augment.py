@@ -18,7 +18,7 @@ MARGIN = 4  # black pixels on each side, before a crop of the original size
 
 def check_choices(asked: list[str]) -> None:
     good = len(set(asked)) == len(asked) and all(choice in CHOICES for choice in asked)
-    require(good, "data.augment", asked, f"a list of {' and '.join(CHOICES)} is allowed, each once")
+    require(good, "data.augment", asked, f"must be a list of {' and '.join(CHOICES)}, each once")
 
 
 def augment(images: Tensor, choices: tuple[str, ...]) -> Tensor:

@@ -31,13 +31,17 @@ class Examples:
         std: tuple[float, ...] | None,
         augment: tuple[str, ...] = (),
     ):
-        self.x, self.y, self.augment = x, y, augment
-        self.scale = self.shift = self.places = self.values = None
+        self.x = x
+        self.y = y
+        self.augment = augment
+        self.scale: Tensor | None = None
+        self.shift: Tensor | None = None
+        # Where an example has other inputs: its row in `replaced_inputs`, else -1.
+        self.replaced_rows: Tensor | None = None
+        self.replaced_inputs: Tensor | None = None
         if x.dtype == torch.uint8:
-            mean_tensor, std_tensor = (
-                torch.tensor(mean, device=y.device),
-                torch.tensor(std, device=y.device),
-            )
+            mean_tensor = torch.tensor(mean, device=y.device)
+            std_tensor = torch.tensor(std, device=y.device)
             # As large as an image: spreading one number a channel over it anew takes longer than
             # the arithmetic.
             self.scale = (1.0 / (255.0 * std_tensor)).expand(x.shape[1:]).contiguous()
@@ -48,9 +52,10 @@ class Examples:
 
     def replace(self, index: Tensor, values: Tensor) -> None:
         """Give some examples other inputs, as the network sees them, from now on."""
-        self.places = torch.full((len(self.y),), -1, dtype=torch.int64, device=index.device)
-        self.places[index] = torch.arange(len(index), device=index.device)
-        self.values = values
+        rows = torch.full((len(self.y),), -1, dtype=torch.int64, device=index.device)
+        rows[index] = torch.arange(len(index), device=index.device)
+        self.replaced_rows = rows
+        self.replaced_inputs = values
 
     def batch(self, index: Tensor | slice, training: bool = False) -> tuple[Tensor, Tensor]:
         """Floats in NCHW shape and channels_last memory (images), or rows (vectors, sequences), and
@@ -65,11 +70,11 @@ class Examples:
         x = x.to(y.device)
         if training and self.augment:
             x = augment(x, self.augment)
-        if self.scale is not None:
+        if self.scale is not None and self.shift is not None:
             x = x.to(torch.float32).mul_(self.scale).add_(self.shift)
-        if self.places is not None:
-            places = self.places[index]
-            x[places >= 0] = self.values[places[places >= 0]].to(x.dtype)
+        if self.replaced_rows is not None and self.replaced_inputs is not None:
+            rows = self.replaced_rows[index]
+            x[rows >= 0] = self.replaced_inputs[rows[rows >= 0]].to(x.dtype)
         # The data is NHWC, so a permuted view is channels_last already.
         return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), y
 
@@ -98,12 +103,14 @@ class Sampler:
     batch_size: int | str  # an integer or "full"
     epochs: int
     steps: int | None
-    drop_single: (
-        bool  # batch norm has no statistics of one example, so a trailing batch of one is left out
-    )
+    # Batch norm has no statistics of one example, so a trailing batch of one is left out.
+    drop_single: bool
 
     def size(self, samples: int) -> int:
-        return samples if self.batch_size == "full" else min(self.batch_size, samples)
+        """Examples of a full batch."""
+        if isinstance(self.batch_size, str):
+            return samples
+        return min(self.batch_size, samples)
 
     def batches_per_epoch(self, samples: int) -> int:
         if samples == 0:

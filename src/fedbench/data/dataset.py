@@ -1,4 +1,4 @@
-"""What every dataset becomes: plain arrays in memory, with the facts a run needs beside them."""
+"""What every dataset becomes: plain arrays in memory, with what a run needs to know beside them."""
 
 from __future__ import annotations
 
@@ -30,23 +30,20 @@ class Dataset:
     """
 
     name: str
-    train_x: (
-        np.ndarray
-    )  # images [N, H, W, C] as uint8 or float32, vectors [N, F] as float32, or pairs
+    # Images [N, H, W, C] as uint8 or float32, vectors [N, F] as float32, or pairs.
+    train_x: np.ndarray
     train_y: np.ndarray  # int64 [N]
     test_x: np.ndarray
     test_y: np.ndarray
     classes: int
     source: str  # "real" or "synthetic"
-    mean: tuple[float, ...] | None  # of x / 255, one a channel; None for float data
+    mean: tuple[float, ...] | None  # of x / 255, one for each channel; None for float data
     std: tuple[float, ...] | None
     note: str  # what a reader of a result must know, else ""
-    vocabulary: int | None = (
-        None  # number of word ids, with those for padding and unknown words; None for numbers
-    )
-    content: str = (
-        ""  # hash of what decides the numbers beside the arrays, such as the vocabulary's words
-    )
+    # Number of word ids, with those for padding and unknown words; None for numbers.
+    vocabulary: int | None = None
+    # Hash of what decides the numbers beside the arrays, such as the vocabulary's words.
+    content: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,15 +56,14 @@ class Dataset:
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = (
-            hashlib.sha256()
-        )  # processors have instructions for it: 50,000 images of CIFAR take 0.1 s
+        # Processors have instructions for sha256: 50,000 images of CIFAR take 0.1 s.
+        digest = hashlib.sha256()
         for x, labels in ((self.train_x, self.train_y), (self.test_x, self.test_y)):
             if isinstance(x, np.memmap):  # of these, `content` has the checksums
                 x = x[np.linspace(0, len(x) - 1, min(len(x), _MAPPED_IMAGES)).astype(np.int64)]
             digest.update(f"{len(labels)} {x.shape} {x.dtype.str}".encode())
-            digest.update(np.ascontiguousarray(labels))
-            digest.update(np.ascontiguousarray(x))
+            digest.update(np.ascontiguousarray(labels).data)
+            digest.update(np.ascontiguousarray(x).data)
         digest.update(self.content.encode())
         return digest.hexdigest()[:16]
 
@@ -87,7 +83,7 @@ def assemble(
     vocabulary: int | None = None,
     content: str = "",
 ) -> Dataset:
-    """The last step of every `load`: take the training subset, settle mean and standard
+    """The last step of every `load`: take the training subset, and determine mean and standard
     deviation.
     """
     notes = [note for note in notes if note]
@@ -116,11 +112,29 @@ def stratified_subset(labels: np.ndarray, size: int, rng: np.random.Generator) -
 
 
 def check_subset(size: int, available: int) -> None:
-    allowed = (
-        f"a number from 1 to {available}, the training examples, is allowed; data.subset=null takes"
+    rule = (
+        f"must be from 1 to {available}, the number of training examples; data.subset=null takes"
         " all of them"
     )
-    require(1 <= size <= available, "data.subset", size, allowed)
+    require(1 <= size <= available, "data.subset", size, rule)
+
+
+def stand_in_sizes(
+    classes: int, train_size: int, test_size: int, subset: int | None
+) -> tuple[int, int]:
+    """Training and test examples of a stand-in; `subset` shrinks both."""
+    if subset is None:
+        return train_size, test_size
+    check_subset(subset, train_size)
+    # Ten test examples a class keep an accuracy readable.
+    return subset, min(test_size, max(test_size * subset // train_size, 10 * classes))
+
+
+def size_note(which: str, found: int, expected: int, unit: str = "images") -> str:
+    """Somebody's own selection under the right name is usable, but a reader of the numbers must
+    know.
+    """
+    return "" if found == expected else f"{which} set of {found:,} {unit} instead of {expected:,}"
 
 
 def largest_remainder(shares: np.ndarray, total: int) -> np.ndarray:
@@ -134,27 +148,36 @@ def largest_remainder(shares: np.ndarray, total: int) -> np.ndarray:
     return whole
 
 
+def check_statistics(
+    mean: Sequence[float] | None, std: Sequence[float] | None, channels: int
+) -> None:
+    """Given mean and deviation must fit the images."""
+    for key, values in (("data.mean", mean), ("data.std", std)):
+        whole = values is None or (len(values) == channels and bool(np.isfinite(values).all()))
+        rule = f"must be {channels} finite numbers, one for each channel, or null"
+        require(whole, key, values, rule)
+    require(std is None or min(std) > 0, "data.std", std, "must be above 0")
+
+
 def _standardisation(
     x: np.ndarray, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    given = {"data.mean": mean, "data.std": std}
     if x.dtype != np.uint8:
-        for key, values in given.items():
+        for key, values in (("data.mean", mean), ("data.std", std)):
             require(values is None, key, values, "must be null: float values are used as they are")
         return None, None
-    channels = x.shape[-1]
-    for key, values in given.items():
-        whole = values is None or (len(values) == channels and bool(np.isfinite(values).all()))
-        require(whole, key, values, f"needs {channels} finite numbers, one a channel, or null")
-    require(std is None or min(std) > 0, "data.std", std, "needs numbers above 0")
+    check_statistics(mean, std, x.shape[-1])
     if mean is None or std is None:
         own_mean, own_std = channel_statistics(x)
-        mean, std = own_mean if mean is None else mean, own_std if std is None else std
+        mean = own_mean if mean is None else mean
+        std = own_std if std is None else std
     return tuple(map(float, mean)), tuple(map(float, std))
 
 
 def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of x / 255 a channel, from exact counts of the 256 levels."""
+    """Mean and standard deviation of x / 255 for each channel, from exact counts of the 256
+    levels.
+    """
     channels = images.shape[-1]
     counts = np.zeros((channels, 256), dtype=np.int64)
     step = max(1, _STATISTICS_CHUNK // math.prod(images.shape[1:]))

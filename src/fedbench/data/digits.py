@@ -24,17 +24,12 @@ class Digits(NamedDataset):
     """
 
     def load(self, seed: int) -> Dataset:
-        require(
-            self.name == "digits",
-            "data.name",
-            self.name,
-            "these are the embedded digits; only digits is allowed",
-        )
+        require(self.name == "digits", "data.name", self.name, "must be digits, the embedded data")
         return super().load(seed)
 
     def read(self) -> tuple[Examples, Examples]:
-        require(self.classes == 10, "data.classes", self.classes, "digits has 10")
-        require(list(self.shape) == [8, 8, 1], "data.shape", self.shape, "digits has [8, 8, 1]")
+        require(self.classes == 10, "data.classes", self.classes, "must be 10, as digits has")
+        require(list(self.shape) == [8, 8, 1], "data.shape", self.shape, "must be [8, 8, 1]")
         pixels, labels = _pixels_and_labels()
         images = (pixels.reshape(-1, 8, 8, 1) / 16).astype(np.float32)
         in_class = np.zeros(len(labels), dtype=np.int64)
@@ -44,7 +39,7 @@ class Digits(NamedDataset):
         test = in_class % 5 == 2
         return (images[~test], labels[~test]), (images[test], labels[test])
 
-    def recorded(self) -> None:
+    def info(self) -> None:
         return None  # nothing was prepared
 
 

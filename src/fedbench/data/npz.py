@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from fedbench.core.errors import BadInput, bad_value
+from fedbench.core.files import file_hash
+from fedbench.data.arrays import read_npz
 from fedbench.data.dataset import Dataset, assemble
-from fedbench.data.files import file_hash, read_npz
 
 _SHAPES = "[N, features], [N, H, W] or [N, H, W, C]"
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -61,47 +62,46 @@ class NpzDataset:
     def _file(self) -> Path:
         if not self.path:
             raise bad_value(
-                "data.path", self.path, f"data=npz needs a .npz file with {', '.join(_ARRAYS)}"
+                "data.path", self.path, f"must be a .npz file with {', '.join(_ARRAYS)}"
             )
         return Path(self.path).expanduser()
 
 
 def _check(which: str, x: np.ndarray, labels: np.ndarray) -> None:
     if x.dtype.kind not in "fiub":
-        raise ValueError(f"x_{which} is {x.dtype}, needs numbers")
+        raise ValueError(f"x_{which} is {x.dtype}, must be numbers")
     if x.ndim not in (2, 3, 4) or 0 in x.shape:
-        raise ValueError(f"x_{which} has shape {list(x.shape)}, needs {_SHAPES}, none of them 0")
+        raise ValueError(f"x_{which} has shape {list(x.shape)}, must be {_SHAPES}, none of them 0")
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         raise ValueError(
-            f"y_{which} is {labels.dtype} {list(labels.shape)}, needs a list of integers from 0"
+            f"y_{which} is {labels.dtype} {list(labels.shape)}, must be a list of integers from 0"
         )
     if len(x) != len(labels):
         raise ValueError(
-            f"x_{which} has {len(x)} examples and y_{which} {len(labels)} labels, need as many"
+            f"x_{which} has {len(x)} examples and y_{which} {len(labels)} labels, must be as many"
         )
     if labels.min() < 0:
-        raise ValueError(f"y_{which} has the label {labels.min()}, needs integers from 0")
+        raise ValueError(f"y_{which} has the label {labels.min()}, must be integers from 0")
 
 
 def _check_pair(x_train: np.ndarray, x_test: np.ndarray) -> None:
     if x_train.shape[1:] != x_test.shape[1:]:
         shapes = f"{list(x_train.shape[1:])} in x_train and {list(x_test.shape[1:])} in x_test"
-        raise ValueError(f"examples have shape {shapes}, need the same")
+        raise ValueError(f"examples have shape {shapes}, must be the same")
     # Standardising one set and not the other would go unnoticed.
     if (x_train.dtype == np.uint8) != (x_test.dtype == np.uint8):
         raise ValueError(
-            f"x_train is {x_train.dtype} and x_test {x_test.dtype}, need both uint8 or neither"
+            f"x_train is {x_train.dtype} and x_test {x_test.dtype}, must both be uint8, or neither"
         )
 
 
 def _as_examples(x: np.ndarray, which: str) -> np.ndarray:
     if x.dtype != np.uint8 or x.ndim == 2:
-        with np.errstate(
-            over="ignore"
-        ):  # a float64 beyond float32 becomes infinite and is refused here
+        # A float64 beyond float32 becomes infinite and is refused here.
+        with np.errstate(over="ignore"):
             x = x.astype(np.float32, copy=False)
         if not np.isfinite(x).all():
-            raise ValueError(f"{which} has NaN or infinite values, needs finite float32 numbers")
+            raise ValueError(f"{which} has NaN or infinite values, must be finite float32 numbers")
     if x.ndim == 3:
         x = x[..., None]
     return np.ascontiguousarray(np.moveaxis(x, 1, 3)) if _is_channels_first(x) else x
@@ -117,10 +117,9 @@ def _is_channels_first(x: np.ndarray) -> bool:
 def _count_classes(y_train: np.ndarray, y_test: np.ndarray) -> int:
     largest = int(max(y_train.max(), y_test.max()))
     examples = len(y_train) + len(y_test)
-    if (
-        largest >= examples
-    ):  # an identifier, not a class: the model's last layer would have a row for each
+    # An identifier, not a class: the model's last layer would have a row for each.
+    if largest >= examples:
         raise ValueError(
-            f"{examples} examples have the label {largest}, need classes numbered from 0"
+            f"{examples} examples have the label {largest}, must be classes numbered from 0"
         )
     return max(largest + 1, 2)

@@ -9,22 +9,25 @@ from pathlib import Path
 import numpy as np
 
 from fedbench.core.errors import BadInput, require
+from fedbench.core.fields import check_fields, choice, count
+from fedbench.core.files import unreadable
 from fedbench.core.seeding import numpy_generator
-from fedbench.data.dataset import Dataset, Examples, assemble
-from fedbench.data.files import data_root, read_npz, unreadable
-from fedbench.data.images import (
-    SOURCES,
-    check_sizes,
-    damaged,
-    is_there,
-    missing,
-    size_note,
-    stand_in_sizes,
-)
-from fedbench.data.info import VOCABULARY, npz_files, pair_files, read_info
+from fedbench.data.arrays import read_npz
+from fedbench.data.dataset import Dataset, Examples, assemble, size_note, stand_in_sizes
+from fedbench.data.images import SOURCES
+from fedbench.data.prepare.catalog import damaged_data, missing_data
 from fedbench.data.prepare.preparation import download
-from fedbench.data.prepare.questions import FIRST_WORD, PADDING, TOLERANCE, padded
+from fedbench.data.prepare.questions import TOLERANCE
+from fedbench.data.prepared import (
+    VOCABULARY,
+    all_exist,
+    data_root,
+    npz_files,
+    pair_files,
+    read_info,
+)
 
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2  # ids
 _TOPICS, _WORDS = 32, 512  # of the stand-in; a real vocabulary's frequent words are few, too
 _HINT = 0.55  # how often a word of the stand-in comes from the half that its label prefers
 
@@ -37,45 +40,37 @@ class PairDataset:
 
     name: str
     classes: int
-    train_size: int
-    test_size: int
-    length: int = 30  # words of a sentence that count; the rest is cut off
-    vocabulary: int = 20000  # most frequent words of the training set that have an id of their own
+    train_size: int = count()
+    test_size: int = count()
+    length: int = count(30)  # words of a sentence that count; the rest is cut off
+    # Most frequent words of the training set that have an id of their own.
+    vocabulary: int = count(20000)
     root: str | None = None
-    source: str = "real"
+    source: str = choice("real", SOURCES)
     download: bool = False
     subset: int | None = None
 
     def load(self, seed: int) -> Dataset:
+        check_fields(self, "data")
         require(
-            self.source in SOURCES, "data.source", self.source, f"choose from {', '.join(SOURCES)}"
+            self.classes == 2, "data.classes", self.classes, "must be 2: pairs mean the same or not"
         )
-        require(self.length >= 1, "data.length", self.length, "at least 1")
-        require(self.vocabulary >= 1, "data.vocabulary", self.vocabulary, "at least 1")
-        require(
-            self.classes == 2,
-            "data.classes",
-            self.classes,
-            "pairs mean the same or not: only 2 is allowed",
-        )
-        check_sizes(self.train_size, self.test_size)
         if self.source == "synthetic":
             return self._load_stand_in()
         folder = data_root(self.root) / self.name
-        if not is_there(pair_files(folder)):
+        if not all_exist(pair_files(folder)):
             if not self.download:
-                raise missing(self.name, self.root, folder)
+                raise missing_data(self.name, self.root)
             download(self.name, folder)
         try:
             info = read_info(folder)
             words = _read_words(folder / VOCABULARY)
             used = words[: self.vocabulary]
             train, test = (
-                self._read_part(path, len(words), len(used)) for path in npz_files(folder)
+                self._read_split(path, len(words), len(used)) for path in npz_files(folder)
             )
         except BadInput as error:
-            raise damaged(self.name, self.root, error) from error
-        sizes = (("training", train, self.train_size), ("test", test, self.test_size))
+            raise damaged_data(self.name, self.root, error) from error
         return assemble(
             self.name,
             train,
@@ -85,29 +80,30 @@ class PairDataset:
             seed=seed,
             notes=[
                 info.note if info else "",
-                *(_size_note(which, len(y), size) for which, (_, y), size in sizes),
+                _size_note("training", len(train[1]), self.train_size),
+                _size_note("test", len(test[1]), self.test_size),
             ],
             vocabulary=len(used) + FIRST_WORD,
             content=hashlib.blake2b("\n".join(used).encode(), digest_size=8).hexdigest(),
         )
 
-    def _read_part(self, path: Path, known: int, used: int) -> Examples:
+    def _read_split(self, path: Path, known: int, used: int) -> Examples:
         words, lengths, labels = read_npz(path, ("words", "lengths", "labels"), str(path))
-        whole = all(array.dtype.kind in "iu" for array in (words, lengths, labels))
-        whole = (
-            whole
+        arrays = (words, lengths, labels)
+        fits = (
+            all(array.dtype.kind in "iu" for array in arrays)
             and words.ndim == labels.ndim == 1
             and lengths.shape == (len(labels), 2)
             and len(labels) > 0
+            and lengths.min() >= 0
+            and lengths.sum() == len(words)
         )
-        if not whole or lengths.min() < 0 or lengths.sum() != len(words):
-            shapes = ", ".join(
-                f"{array.dtype} {list(array.shape)}" for array in (words, lengths, labels)
-            )
+        if not fits:
+            shapes = ", ".join(f"{array.dtype} {list(array.shape)}" for array in arrays)
             raise BadInput(f"{path}: words, lengths and labels do not fit together ({shapes})")
-        if (len(words) and not 0 <= words.min() <= words.max() <= known) or not set(
-            np.unique(labels)
-        ) <= {0, 1}:
+        known_words = not len(words) or (words.min() >= 0 and words.max() <= known)
+        known_labels = set(np.unique(labels)) <= {0, 1}
+        if not (known_words and known_labels):
             raise BadInput(f"{path}: words outside the vocabulary or labels other than 0 and 1")
         return padded(words, lengths, self.length, used), labels.astype(np.int64, copy=False)
 
@@ -115,24 +111,26 @@ class PairDataset:
         train_size, test_size = stand_in_sizes(
             self.classes, self.train_size, self.test_size, self.subset
         )
-        parts = [
-            self._draw(part, size) for part, size in (("train", train_size), ("test", test_size))
-        ]
         notes = [f"synthetic stand-in for {self.name}"]
         if self.subset is not None:
             notes.append(f"{train_size:,} training and {test_size:,} test pairs")
-        ids = self.vocabulary + FIRST_WORD
         return assemble(
-            self.name, *parts, self.classes, source="synthetic", notes=notes, vocabulary=ids
+            self.name,
+            self._draw("train", train_size),
+            self._draw("test", test_size),
+            self.classes,
+            source="synthetic",
+            notes=notes,
+            vocabulary=self.vocabulary + FIRST_WORD,
         )
 
-    def _draw(self, part: str, size: int) -> Examples:
+    def _draw(self, split: str, size: int) -> Examples:
         """Pairs with a topic each: a duplicate's questions share it, and every label has words that
         it prefers.
 
         Counting the preferred words finds most labels, comparing the topics finds the others.
         """
-        rng = numpy_generator(0, f"synthetic {self.name} {part}")
+        rng = numpy_generator(0, f"synthetic {self.name} {split}")
         labels = rng.permutation(np.arange(size, dtype=np.int64) % 2)
         known = min(self.vocabulary, _WORDS)
         topics = max(1, min(_TOPICS, known // 2))
@@ -153,12 +151,33 @@ class PairDataset:
         return np.concatenate([lengths, ids], axis=2).astype(np.int32), labels
 
 
+def padded(words: np.ndarray, lengths: np.ndarray, length: int, vocabulary: int) -> np.ndarray:
+    """int32 [N, 2, 1 + length]: the number of words that count, then their ids; 0 pads.
+
+    Words from rank `vocabulary` on are unknown. An empty question is one unknown word, so that
+    every sequence has one.
+    """
+    ids = np.where(words < vocabulary, words + FIRST_WORD, UNKNOWN).astype(np.int32)
+    flat = lengths.reshape(-1)
+    starts = np.cumsum(flat, dtype=np.int64) - flat
+    x = np.empty((len(flat), 1 + length), dtype=np.int32)
+    x[:, 0] = np.minimum(flat, length)
+    # As many words as fit from every question's first on, then those of the next questions out
+    # again.
+    x[:, 1:] = np.lib.stride_tricks.sliding_window_view(
+        np.append(ids, np.zeros(length, np.int32)), length
+    )[starts]
+    x[:, 1:] *= np.arange(length) < x[:, :1]
+    empty = flat == 0
+    x[empty, 0] = 1
+    x[empty, 1] = UNKNOWN
+    return x.reshape(-1, 2, 1 + length)
+
+
 def _size_note(which: str, found: int, expected: int) -> str:
-    return (
-        ""
-        if abs(found - expected) <= TOLERANCE * expected
-        else size_note(which, found, expected, "pairs")
-    )
+    if abs(found - expected) <= TOLERANCE * expected:
+        return ""
+    return size_note(which, found, expected, "pairs")
 
 
 def _read_words(path: Path) -> list[str]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fedbench.core.errors import BadInput, bad_value
 from fedbench.core.fields import count
+from fedbench.core.files import file_hash, require_file, unreadable
 from fedbench.core.model import Model
-from fedbench.data.files import file_hash, require_file, unreadable
 
 # How many names of tensors a message lists, so that it stays readable.
 _NAMES_SHOWN = 3

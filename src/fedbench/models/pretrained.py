@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.errors import BadInput
-from fedbench.data.files import require_file, unreadable
+from fedbench.core.files import require_file, unreadable
 from fedbench.models.base import read_safetensors, shorten
 from fedbench.models.torchvision_operators import import_torchvision
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbench.core.errors import BadInput, bad_value, require
 from fedbench.core.fields import count, number
-from fedbench.data.files import file_hash, require_file, unreadable
+from fedbench.core.files import file_hash, require_file, unreadable
 from fedbench.partitions.base import Split
 
 _FORMAT = "must be a JSON file: a list with a list of training indices for each client"

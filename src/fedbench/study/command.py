@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbench.core.errors import FINISHED, UNEXPECTED, BadInput, OneLineParser
+from fedbench.core.terminal import escape_what_the_terminal_cannot_show
 from fedbench.study.endings import one_line_endings
 from fedbench.study.experiment import SCALES, chosen
 from fedbench.study.ledger import kept_plans
@@ -35,6 +36,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def main() -> None:
+    escape_what_the_terminal_cannot_show()
     with one_line_endings("fedbench-tables", Path("results")):
         arguments = parse(sys.argv[1:])
     with one_line_endings("fedbench-tables", arguments.results):

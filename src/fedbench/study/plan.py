@@ -31,7 +31,7 @@ from fedbench.config.schema import Config
 from fedbench.config.validate import check, config_folder
 from fedbench.core.errors import BadInput, MissingData
 from fedbench.core.files import write_atomically
-from fedbench.data.files import data_root
+from fedbench.data.prepared import data_root
 from fedbench.parallel.failures import MachineFault
 from fedbench.study.experiment import Cell, Experiment
 

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from fedbench.core.errors import FINISHED, INTERRUPTED, UNEXPECTED, BadInput, OneLineParser
+from fedbench.core.terminal import escape_what_the_terminal_cannot_show
 from fedbench.runs.identity import source_commit
 from fedbench.study.calibrate import estimate_all
 from fedbench.study.endings import one_line_endings
@@ -133,6 +134,7 @@ def run_missing(
 
 
 def main() -> None:
+    escape_what_the_terminal_cannot_show()
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 140)
     with one_line_endings("reproduce_tables.py", Path("results")):
         arguments = parse(sys.argv[1:])

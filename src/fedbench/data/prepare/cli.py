@@ -7,13 +7,25 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from fedbench.core.errors import BadInput, OneLineParser, nearest, spelled_out
-from fedbench.data.files import data_root, one_line
-from fedbench.data.prepare.catalog import ENTRIES
-from fedbench.data.prepare.inventory import describe, table
-from fedbench.data.prepare.preparation import FAILURES, Wish, facts_of, prepare
+from rich.filesize import decimal
 
-FINISHED, BAD_INPUT, INTERRUPTED = 0, 2, 130
+from fedbench.core.errors import (
+    BAD_INPUT,
+    FINISHED,
+    INTERRUPTED,
+    BadInput,
+    OneLineParser,
+    nearest,
+    one_line,
+    spelled_out,
+)
+from fedbench.core.terminal import escape_what_the_terminal_cannot_show
+from fedbench.data.arrays import read_npz
+from fedbench.data.prepare.catalog import ENTRIES, dataset_spec, is_prepared, prepared_files
+from fedbench.data.prepare.preparation import PrepareRequest, prepare
+from fedbench.data.prepared import Info, data_root, npz_files, read_info
+
+_COLUMNS = ("dataset", "size", "training", "test", "classes", "source")
 _DESCRIPTION = """\
 Prepare a dataset once. It goes to the data root: --root, else $FEDBENCH_DATA, else a cache folder.
 
@@ -21,26 +33,22 @@ Prepare a dataset once. It goes to the data root: --root, else $FEDBENCH_DATA, e
   fedbench-data svhn --download                    fetch the original files and prepare them
   fedbench-data cinic10 --from CINIC-10.tar.gz     prepare your files: an archive or a folder
 
-An interrupted command goes on when it is repeated. docs/datasets.md tells about every dataset.
+After an interruption, repeat the command; finished downloads are kept until the dataset is
+prepared. docs/datasets.md describes every dataset.
 """
 
 
 def main() -> None:
     """`fedbench-data ...`: see `fedbench-data --help`."""
+    escape_what_the_terminal_cannot_show()
     try:
         run(sys.argv[1:])
     except BadInput as error:
         _end(BAD_INPUT, str(error))
-    except FAILURES as error:
-        _end(
-            BAD_INPUT,
-            f"failed ({one_line(error)}); the same command (without --force) goes on where it"
-            " stopped",
-        )
+    except OSError as error:  # no network, a full or read-only disk
+        _end(BAD_INPUT, f"failed ({one_line(error)}); repeat the command to try again")
     except KeyboardInterrupt:
-        _end(
-            INTERRUPTED, "interrupted; the same command (without --force) goes on where it stopped"
-        )
+        _end(INTERRUPTED, "interrupted; repeat the command to start again")
     sys.exit(FINISHED)
 
 
@@ -50,33 +58,19 @@ def _end(status: int, message: str) -> NoReturn:
 
 
 def run(words: list[str]) -> None:
-    asked = _parser().parse_args(words)
-    root = data_root(asked.root)
-    if asked.name == "list":
+    arguments = _parser().parse_args(words)
+    root = data_root(arguments.root)
+    if arguments.name == "list":
         print(f"data root: {root}")
-        print(table(root))
+        print(_table(root))
         return
-    if asked.name not in ENTRIES:
-        raise BadInput(f"unknown dataset '{asked.name}': {nearest(asked.name, [*ENTRIES, 'list'])}")
-    wish = _wish(asked)
-    done = prepare(wish, root / asked.name)
-    state = "prepared" if done else "there already (--force prepares it again)"
-    print(f"{asked.name}: {state}: {root / asked.name}, {describe(asked.name, root / asked.name)}")
-
-
-def _wish(asked: argparse.Namespace) -> Wish:
-    given = None if asked.given is None else Path(asked.given).expanduser()
-    if given is not None and asked.download:
-        raise BadInput("--from and --download: only one of them is allowed")
-    if given is not None and not given.exists():
-        raise BadInput(f"--from {given}: no such file or folder")
-    if asked.size is not None:
-        resized = ", ".join(name for name, entry in ENTRIES.items() if entry.resized)
-        if not ENTRIES[asked.name].resized:
-            raise BadInput(f"--size {asked.size}: only for {resized}; {asked.name} keeps its own")
-        if not 8 <= asked.size <= 768:
-            raise BadInput(f"--size {asked.size}: a number from 8 to 768 is allowed")
-    return Wish(asked.name, given, asked.download, asked.force, asked.any_size, asked.size)
+    request = _request(arguments)
+    folder = root / request.name
+    prepared = prepare(request, folder)
+    state = "prepared" if prepared else "there already (--force prepares it again)"
+    _, size, train, test, classes, _ = _row(request.name, folder)
+    content = f"{train} training and {test} test examples, {classes} classes, {size}"
+    print(f"{request.name}: {state}: {folder}, {content}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    size = facts_of("lc25000").shape[0]
+    size = dataset_spec("lc25000").shape[0]
     parser.add_argument("name", metavar="NAME", help=f"list, or one of {', '.join(ENTRIES)}")
     parser.add_argument(
         "--from", dest="given", metavar="FILE_OR_FOLDER", help="the dataset's original files"
@@ -106,6 +100,60 @@ def _parser() -> argparse.ArgumentParser:
         "--size", type=int, help=f"stored height and width of lc25000's images (default {size})"
     )
     return parser
+
+
+def _request(arguments: argparse.Namespace) -> PrepareRequest:
+    name = arguments.name
+    if name not in ENTRIES:
+        raise BadInput(f"unknown dataset '{name}': {nearest(name, [*ENTRIES, 'list'])}")
+    given = None if arguments.given is None else Path(arguments.given).expanduser()
+    if given is not None and arguments.download:
+        raise BadInput("--from and --download: must be only one of them")
+    if given is not None and not given.exists():
+        raise BadInput(f"--from {given}: no such file or folder")
+    size = arguments.size
+    if size is not None and not ENTRIES[name].resized:
+        resized = ", ".join(known for known, entry in ENTRIES.items() if entry.resized)
+        raise BadInput(f"--size {size}: only for {resized}; {name} keeps its own")
+    if size is not None and not 8 <= size <= 768:
+        raise BadInput(f"--size {size}: must be from 8 to 768")
+    return PrepareRequest(
+        name, given, arguments.download, arguments.force, arguments.any_size, size
+    )
+
+
+def _table(root: Path) -> str:
+    """A line for each dataset: size on the disk, number and shape of examples, classes, source."""
+    rows = [_COLUMNS, *(_row(name, root / name) for name in ENTRIES)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    lines = [
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _row(name: str, folder: Path) -> tuple[str, ...]:
+    classes = str(dataset_spec(name).classes)
+    if not is_prepared(name, folder):
+        how = "--download" if ENTRIES[name].published else "--from FILE_OR_FOLDER"
+        return name, "-", "-", "-", classes, f"not there: fedbench-data {name} {how}"
+    try:
+        info = read_info(folder) or _info_from_labels(name, folder)
+    except BadInput as error:
+        return name, "-", "-", "-", classes, f"damaged ({error})"
+    shape = "x".join(map(str, info.shape))
+    train, test = (
+        f"{count:,} x {shape}" if shape else f"{count:,} pairs" for count in (info.train, info.test)
+    )
+    size = sum(path.stat().st_size for path in prepared_files(name, folder))
+    return name, decimal(size), train, test, classes, info.source
+
+
+def _info_from_labels(name: str, folder: Path) -> Info:
+    """For arrays that another program wrote."""
+    train, test = (len(read_npz(path, ["labels"], str(path))[0]) for path in npz_files(folder))
+    return Info("unknown (no info.json)", list(dataset_spec(name).shape), train, test)
 
 
 if __name__ == "__main__":

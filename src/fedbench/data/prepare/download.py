@@ -1,70 +1,41 @@
-"""Fetch published files: an interrupted download goes on where it stopped, and a checksum ends
-it.
-"""
+"""Fetch published files with pooch, which checks each against its known checksum."""
 
 from __future__ import annotations
 
-import hashlib
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedbench.core.errors import BadInput
-from fedbench.data.prepare.catalog import Published
-from fedbench.data.prepare.progress_bar import bar
+from fedbench.data.prepare.catalog import PublishedFile
 
-_CHUNK = 1 << 20
 _TIMEOUT = 60  # seconds without a byte
-_PARTIAL_CONTENT, _RANGE_NOT_SATISFIABLE = 206, 416
 
 
-def fetch(published: Published, folder: Path) -> Path:
-    """The file in `folder`, from an earlier call or from its publisher. OSError when the network
-    does not help.
+def fetch(published: Sequence[PublishedFile], folder: Path) -> Path:
+    """The published file in `folder`, or the folder if there are several files.
+
+    What an earlier call downloaded is used again. OSError when the network fails.
     """
-    final, partial = folder / published.file, folder / f"{published.file}.part"
-    if not final.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _receive(published, partial)
-        if not matches(partial, published):
-            partial.unlink()
+    import pooch  # only a download needs it
+
+    pooch.get_logger().setLevel("WARNING")
+    downloader = pooch.HTTPDownloader(
+        progressbar=sys.stderr.isatty(), timeout=_TIMEOUT, headers={"User-Agent": "fedbench"}
+    )
+    for file in published:
+        try:
+            pooch.retrieve(file.url, file.checksum, file.name, folder, downloader=downloader)
+        except ValueError as error:  # pooch's own message has both checksums, and no advice
             raise BadInput(
-                f"{published.url}: what came is not the published file ({published.checksum}); try"
-                " again"
-            )
-        partial.replace(final)
-    return final
+                f"{file.url}: what came is not the published file ({file.checksum}); try again"
+            ) from error
+    return folder / published[0].name if len(published) == 1 else folder
 
 
-def matches(path: Path, published: Published) -> bool:
+def matches(path: Path, published: PublishedFile) -> bool:
     """Whether a file is byte for byte the published one."""
+    import pooch
+
     algorithm, _, expected = published.checksum.partition(":")
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest() == expected
-
-
-def _receive(published: Published, partial: Path) -> None:
-    import urllib.error  # only a download needs it, and it brings half the network library
-    import urllib.request
-
-    done = partial.stat().st_size if partial.exists() else 0
-    request = urllib.request.Request(published.url, headers={"User-Agent": "fedbench"})
-    if done:
-        request.add_header("Range", f"bytes={done}-")
-    try:
-        answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code == _RANGE_NOT_SATISFIABLE:  # all of it came before: the checksum tells
-            return
-        raise
-    with answer, partial.open("ab") as file:
-        if answer.status != _PARTIAL_CONTENT and done:  # a server that cannot go on starts again
-            file.truncate(0)
-            done = 0
-        length = answer.headers.get("Content-Length")
-        total = None if length is None else done + int(length)
-        with bar(published.file, total, done, unit="bytes") as advance:
-            while chunk := answer.read(_CHUNK):
-                file.write(chunk)
-                done += len(chunk)
-                advance(len(chunk))
-    if total is not None and done < total:
-        raise OSError(f"{published.url} broke off after {done:,} of {total:,} bytes")
+    return pooch.file_hash(str(path), algorithm) == expected
