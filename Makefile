@@ -25,9 +25,10 @@ demo: install  ## run the main job on the embedded digits: FedAvg, 10 clients, D
 test: install  ## run the tests but the long ones, `pytest -m heavy` (real-data tests join in when FEDBENCH_DATA points to the datasets)
 	$(BIN)/python -m pytest -n 2
 
-lint: install  ## check style, and ask for known vulnerabilities of the installed packages
+lint: install  ## check style and types, and ask for known vulnerabilities of the installed packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/python scripts/audit.py
 
 format: install  ## rewrite the code in the project's style

@@ -50,8 +50,8 @@ def test_the_example_runs(tmp_path):
     shutil.copy(PROJECT / "pyproject.toml", tmp_path)
     for name, content in printed_files().items():
         (tmp_path / name).write_text(content)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/test_clip.py"]
-    command += ["tests/config/test_presets.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["tests/algorithms/test_clip.py", "tests/config/test_presets.py"]
     command += [
         f"tests/algorithms/test_pairs.py::test_it_runs_or_is_refused[{algo}-clip-first]"
         for algo in ("scaffold", "fedbn")
@@ -67,9 +67,8 @@ def test_the_example_runs(tmp_path):
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     passed = int(re.search(r"(\d+) passed", ended.stdout).group(1))
-    assert passed == 3 + 2 + 2, (
-        ended.stdout
-    )  # its own tests, its preset, and two algorithms with it
+    # Its own tests, its preset, and two algorithms with it.
+    assert passed == 3 + 2 + 2, ended.stdout
 
 
 def printed_commands() -> list[str]:

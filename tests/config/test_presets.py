@@ -4,6 +4,7 @@ existing.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,20 @@ def test_it_composes_and_type_checks(file):
         assert fields <= set(vars(settings)) if variant else fields == set(vars(settings)), (
             "fields of the file and of the class differ"
         )
+
+
+# FedPVR is SCAFFOLD's control variate on two layers; FedNova has a proximal term on request.
+OTHER_DEFAULTS = {"pvr": {"layers": 2}, "fedpvr": {"layers": 2}, "fednova": {"mu": 0.0}}
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in CHOICES if file.parts[0] in ("algo", "modifier")], ids=str
+)
+def test_a_hyper_parameter_has_one_default(file):
+    """The class, the file of its modifier and the file of its algorithm name the same value."""
+    for name, modifier in experiments.config(word(file)).algo["modifiers"].items():
+        defaults = {field.name: field.default for field in dataclasses.fields(modifier)}
+        assert vars(modifier) == defaults | OTHER_DEFAULTS.get(file.stem, {}), name
 
 
 @pytest.mark.parametrize(

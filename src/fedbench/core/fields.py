@@ -11,6 +11,7 @@ check_fields(Prox(mu=-1), "algo.modifiers.prox")
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -76,12 +77,12 @@ def _bounds(
         lower = f"above {above:g}"
     else:
         lower = "" if at_least is None else f"at least {_short(at_least)}"
-    two_sided = lower and (below is not None or at_most not in (MANY, LARGEST))
+    two_sided = lower and (below is not None or at_most not in (MANY, LARGEST, math.inf))
 
     def rule(value: Any) -> str | None:
         high_enough = (above is None or value > above) and (at_least is None or value >= at_least)
         low_enough = value < below if below is not None else value <= at_most
-        if high_enough and low_enough and value > -float("inf"):
+        if high_enough and low_enough and value > -math.inf:
             return None
         if two_sided:
             return f"must be {kind}{lower} and {upper}"
