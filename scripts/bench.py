@@ -28,6 +28,7 @@ from bare import Bare
 from bench_methods import bench_methods
 
 from fedbench.algorithms.algorithm import Algorithm
+from fedbench.algorithms.context import BindContext
 from fedbench.config.schema import ClientSettings, EvalSettings, Scalars
 from fedbench.core.flat_model import FlatModel
 from fedbench.data.batches import examples
@@ -99,7 +100,7 @@ WORKLOADS = [
 START_LIMIT = 1.5
 IMPORTS = """
 import torch
-library = torch.library.Library("torchvision", "FRAGMENT")  # see models/torchvision_operators.py
+library = torch.library.Library("torchvision", "FRAGMENT")  # see core/torchvision_operators.py
 if not torch.cuda.is_available():
     for name in ("nms", "qnms"):
         library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -145,7 +146,9 @@ def make_federation(
         examples(data, "train", torch.device("cpu")),
         examples(data, "test", torch.device("cpu")),
     )
-    return Federation(model, train, test, shards, algorithm or Algorithm(), scalars, group, 10)
+    context = BindContext(model, len(shards), 10, scalars.rounds, scalars.seed)
+    bound = (algorithm or Algorithm()).bind(context)
+    return Federation(model, train, test, shards, bound, scalars, group, 10)
 
 
 class Turns:

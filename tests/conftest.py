@@ -178,7 +178,7 @@ def real_data() -> Path:
 @pytest.fixture
 def small_vit(monkeypatch):
     """torchvision's ViT-B/32 in all but depth and width."""
-    from fedbench.models.torchvision_operators import import_torchvision
+    from fedbench.core.torchvision_operators import import_torchvision
 
     models = import_torchvision().models
     small = partial(

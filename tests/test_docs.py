@@ -68,7 +68,7 @@ def test_the_example_runs(tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     passed = int(re.search(r"(\d+) passed", ended.stdout).group(1))
     # Its own tests, its preset, and two algorithms with it.
-    assert passed == 3 + 2 + 2, ended.stdout
+    assert passed == 3 + 3 + 2, ended.stdout
 
 
 def printed_commands() -> list[str]:

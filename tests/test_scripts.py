@@ -45,7 +45,7 @@ def test_both_sides_of_the_bench_do_the_same_number_of_steps(monkeypatch, number
     monkeypatch.setattr(bare.optimizer, "step", lambda: steps.append(1))
     bare.round()
     record = next(federation.rounds())
-    assert len(steps) == sum(federation.plan(0).steps)
+    assert len(steps) == sum(federation.plan_round(0).steps)
     assert sum(p.numel() for p in bare.module.parameters()) == federation.model.size
     assert (record.score is not None) == bool(workload.test)
 

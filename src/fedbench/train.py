@@ -42,7 +42,7 @@ def prepare(config: Config) -> PreparedRun:
     split = config.partition.draw(data.train_y, data.classes, scalars.seed)
     split = hold_out(split, config.partition.local_test, scalars.seed)
     cohort_fits = scalars.cohort is None or scalars.cohort <= len(split.client_indices)
-    words = f"must be at most {len(split.client_indices)}, the clients of the partition"
+    words = f"must be at most {len(split.client_indices)}, the number of clients"
     require(cohort_fits, "cohort", scalars.cohort, words)
     model = build_model(config, data, unbound.projection)
     flat = FlatModel(model)

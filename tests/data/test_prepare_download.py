@@ -15,9 +15,9 @@ import pytest
 from support import original_files as originals
 from support.data_settings import data_settings, refusal
 
+from fedbench.core.torchvision_operators import import_torchvision
 from fedbench.data.arrays import write_npz
 from fedbench.data.prepare.catalog import ENTRIES
-from fedbench.models.torchvision_operators import import_torchvision
 
 
 class Publisher:

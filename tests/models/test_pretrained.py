@@ -17,8 +17,8 @@ from torch import Tensor
 from fedbench.algorithms.algorithm import build as build_algorithm
 from fedbench.core.errors import BadInput
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.torchvision_operators import import_torchvision
 from fedbench.models import ResNet18, Vgg16, VitB32, pretrained
-from fedbench.models.torchvision_operators import import_torchvision
 from fedbench.runs.identity import identity, run_id
 
 

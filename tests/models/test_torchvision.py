@@ -12,9 +12,9 @@ from support.networks import COLOUR, GRAY, TRUNK, batch, build, close, gradients
 from torch import nn
 
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.torchvision_operators import import_torchvision
 from fedbench.models import ResNet18, Vgg16, Vgg19, VitB32
 from fedbench.models.torchvision import resized
-from fedbench.models.torchvision_operators import import_torchvision
 
 VIT = 88_224_232 - 769_000  # torchvision's ViT-B/32 for 1,000 classes, without its classifier
 EXTRA = 513 * 256 + 257 * 10

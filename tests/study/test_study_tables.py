@@ -147,7 +147,7 @@ def test_footnotes_say_what_a_reader_must_know(tmp_path):
     assert told[0] == [*shared, "* Seed 1 diverged in round 7: loss is not finite.", choice]
     assert told[1] == [
         *shared,
-        "Stamp: allow_adaptive: adam.",
+        "Caveat: allow_adaptive: adam.",
         "There is no global model; scored as mean_acc.",
         "Seed 1 was refused: client.lr=0: above 0 is allowed",
         choice,

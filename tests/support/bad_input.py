@@ -167,7 +167,7 @@ DATA = {
     "data=mnist scale=smoke data.shape=[]": "data.shape=[]: ",
     "data=mnist scale=smoke data.shape=[0,28,1]": "data.shape=[0, 28, 1]: ",
     "data=mnist scale=smoke data.classes=100000000000": "too large for this machine's memory",
-    "data=mnist scale=smoke data.classes=100000000000000000000": "must be an integer below 2^63",
+    "data=mnist scale=smoke data.classes=100000000000000000000": "must be an integer of at most",
     "data=qqp scale=smoke data.classes=1": "data.classes=1: ",
     "data=qqp scale=smoke data.train_size=0": "data.train_size=0: ",
     "data=npz data.path=FILES/good.npz scale=smoke": "scale=smoke: data=npz has no synthetic",
@@ -207,7 +207,7 @@ ALGORITHMS = {
     "algo=fedrep model=linear": "algo=fedrep: ",
     "algo=fedper model=linear": "algo=fedper: ",
     "algo=fedecgr algo.select=exact client.steps=30": "client.steps=30: ",
-    "modifier=[ecgr,gsnr] algo.modifiers.ecgr.select=exact": "number of steps",
+    "modifier=[ecgr,gsnr] algo.modifiers.ecgr.select=exact": "number of local steps",
     "modifier=[ecgr] client.steps=1000000000000": "client.steps=1000000000000: ",
     "modifier=[ecgr] client.epochs=1000000000000": "client.epochs=1000000000000: ",
     "algo=fedecgr algo.memory=1000000000 client.steps=1000000000000": "client.steps=1000000000000",
@@ -310,9 +310,9 @@ PREPARE = {
     "mnist --size 64": "--size 64: ",
     "lc25000 --size 3 --from .": "--size 3: ",
     "lc25000 --size big": "invalid int value: 'big'",
-    "svhn --from FILES/text.txt": "neither a folder nor a readable zip or tar archive",
+    "svhn --from FILES/text.txt": "must be a folder, or a zip or tar archive that can be read",
     "svhn --from FILES/cut.tar.gz": "damaged",
-    "cifar10 --from FILES/text.txt": "not the published cifar-10-python.tar.gz",
+    "cifar10 --from FILES/text.txt": "must be the published cifar-10-python.tar.gz",
 }
 
 OVERRIDES = {

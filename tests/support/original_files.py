@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from fedbench.core.torchvision_operators import import_torchvision
 from fedbench.data.prepare.catalog import ENTRIES, PublishedFile
-from fedbench.models.torchvision_operators import import_torchvision
 
 CINIC10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 LC25000 = {

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from fedbench.core.errors import require
+from fedbench.core.rounding import largest_remainder
 from fedbench.core.seeding import numpy_generator
 
 Examples = tuple[np.ndarray, np.ndarray]  # x and labels of one set, of equal length
@@ -135,17 +136,6 @@ def size_note(which: str, found: int, expected: int, unit: str = "images") -> st
     know.
     """
     return "" if found == expected else f"{which} set of {found:,} {unit} instead of {expected:,}"
-
-
-def largest_remainder(shares: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers that add up to `total` and follow `shares` (which add up to one) most
-    closely.
-    """
-    exact = shares * total
-    whole = np.floor(exact).astype(np.int64)
-    missing = total - int(whole.sum())
-    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
-    return whole
 
 
 def check_statistics(

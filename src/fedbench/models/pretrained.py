@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedbench.core.errors import BadInput
 from fedbench.core.files import require_file, unreadable
+from fedbench.core.torchvision_operators import import_torchvision
 from fedbench.models.base import read_safetensors, shorten
-from fedbench.models.torchvision_operators import import_torchvision
 
 _ENUMERATIONS = {"resnet18": "ResNet18_Weights", "vit_b_32": "ViT_B_32_Weights"}
 # Errors of torch.load for a file that is damaged, cut short or no file of tensors.

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from fedbench.core.errors import bad_value, require
 from fedbench.core.fields import choice, count
 from fedbench.core.model import Layers, Model, grouped, weighted
+from fedbench.core.torchvision_operators import import_torchvision
 from fedbench.models.base import ModelSettings, image_size
 from fedbench.models.cpu_kernels import channels_last
 from fedbench.models.pretrained import find_checkpoint, load_trunk, sha256
-from fedbench.models.torchvision_operators import import_torchvision
 
 _PATCH = 32  # pixels a side of ViT-B/32's patches
 _MOST_PIXELS = 4096  # a side; batches of larger images do not fit into memory

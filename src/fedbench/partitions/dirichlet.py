@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbench.core.fields import number
-from fedbench.data.dataset import largest_remainder
+from fedbench.core.rounding import largest_remainder
 from fedbench.partitions.base import Draw, Partition
 
 

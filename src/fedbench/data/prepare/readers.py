@@ -115,7 +115,7 @@ def _read_cifar(class_name: str, source: SourceFiles, writer: DatasetWriter) -> 
 
 def _offer_idx_files(source: SourceFiles, class_name: str, prefixes: tuple[str, ...]) -> None:
     """Put unpacked idx files where torchvision's class looks for them."""
-    from fedbench.models.torchvision_operators import import_torchvision
+    from fedbench.core.torchvision_operators import import_torchvision
 
     extract = import_torchvision().datasets.utils.extract_archive
     folder = source.scratch / class_name / "raw"
@@ -134,7 +134,7 @@ def _offer_idx_files(source: SourceFiles, class_name: str, prefixes: tuple[str, 
 
 
 def _torchvision_dataset(source: SourceFiles, class_name: str, *place: Any, **options: Any) -> Any:
-    from fedbench.models.torchvision_operators import import_torchvision
+    from fedbench.core.torchvision_operators import import_torchvision
 
     dataset_class = getattr(import_torchvision().datasets, class_name)
     try:
