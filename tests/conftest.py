@@ -106,6 +106,7 @@ def fedbench(tmp_path, monkeypatch, capfd, data_root, draw_once):
     from fedbench.runs import wandb as tracking
 
     monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # which the program sets for itself: not for others
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fedbench.runs.writer.save_picture", draw_once)
     monkeypatch.setattr(tracking, "unreachable", mmap.mmap(-1, 1))  # what another test found out

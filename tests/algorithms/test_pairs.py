@@ -56,10 +56,10 @@ SETTING = (
 NETWORKS = {"plain": Mlp(hidden=[16, 8]), "batch norm": LeNet(batch_norm=True)}
 COHORTS = {"all": None, "some": 2}
 # What has the most state in the ordinary tests, others in the long ones.
-LONG, LONGER = pytest.mark.heavy, [pytest.mark.heavy, pytest.mark.by_hand]
+LONGER = [pytest.mark.heavy, pytest.mark.by_hand]
 SETTINGS = [
     pytest.param([("batch norm", "some")], id="first"),
-    pytest.param([("plain", "some")], id="second", marks=LONG),
+    pytest.param([("plain", "some")], id="second", marks=LONGER),
     pytest.param([("plain", "all"), ("batch norm", "all")], id="third", marks=LONGER),
 ]
 
@@ -77,7 +77,7 @@ def reasons(algo: str, modifier: str) -> str:
     if algo == "scaffold" and modifier == "control_variate":
         return "has already"
     if (algo, modifier) in (("scaffold", "pvr"), ("fedpvr", "control_variate")):
-        return "the same correction as"
+        return "has this correction already"
     if algo == "feddyn" and modifier in variates:
         return "corrects the same gradient"
     if algo == "pfedsim" and modifier in (*variates, "gsnr"):

@@ -149,7 +149,14 @@ def test_refused_and_failed_jobs_are_named_and_the_others_run(start, tmp_path, l
         assert "Traceback" not in ended.err
 
 
-@pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "basic",
+        "joblib",
+        pytest.param("submitit_local", marks=pytest.mark.by_hand),
+    ],
+)
 def test_a_refused_job_alone_is_status_2(start, tmp_path, launcher):
     ended = end(start(launcher, "cohort=3,1000", "runtime.workers=1"), tmp_path)
     assert ended.status == 2, ended.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -43,6 +44,27 @@ def test_prepare_list_and_again(fedbench_data, tmp_path):
     assert {path.name for path in (tmp_path / "root" / "svhn").iterdir()} == {
         *(".lock", "info.json", "train.npz", "test.npz")
     }
+
+
+def test_an_archive_and_a_relative_root(fedbench_data, tmp_path, monkeypatch):
+    """pooch would unpack into a relative folder beside the archive."""
+    (tmp_path / "archives").mkdir()
+    given = originals.packed(originals.svhn(tmp_path / "given"), tmp_path / "archives" / "svhn.zip")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    status, _, err = fedbench_data("svhn", "--from", given, "--any-size", "--root", "own")
+    assert status == 0, err
+    assert (tmp_path / "here" / "own" / "svhn" / "train.npz").is_file()
+    assert [file.name for file in given.parent.iterdir()] == ["svhn.zip"]
+
+
+def test_an_archive_that_does_not_fit_on_the_disk(fedbench_data, tmp_path, monkeypatch):
+    given = originals.packed(originals.svhn(tmp_path / "given"), tmp_path / "svhn.zip")
+    usage = SimpleNamespace(free=10)
+    monkeypatch.setattr("fedbench.data.prepare.archives.shutil.disk_usage", lambda path: usage)
+    status, _, err = fedbench_data("svhn", "--from", given, "--any-size")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "unpacked it takes" in err
 
 
 def test_list_shows_size_shapes_and_source(fedbench_data, tmp_path):

@@ -35,10 +35,18 @@ PIXELS = {
     "emnist": 28,
 }  # a side; all others have 32 or more
 LEAST_PIXELS = {"lenet": 12, "cnn5": 16, "vgg16": 32, "vgg19": 32}
+LARGE = ("lc25000", "tinyimagenet")  # images; vgg16 differs from vgg19 only in its depth
+
+
+def marks(data: str, model: str) -> list[pytest.MarkDecorator]:
+    if model in SMALL:
+        return []
+    by_hand = model == "vgg19" or (data in LARGE and model.startswith("vgg"))
+    return [pytest.mark.heavy, pytest.mark.by_hand] if by_hand else [pytest.mark.heavy]
+
+
 PAIRS = [
-    pytest.param(
-        data, model, id=f"{data}-{model}", marks=() if model in SMALL else pytest.mark.heavy
-    )
+    pytest.param(data, model, id=f"{data}-{model}", marks=marks(data, model))
     for data in DATASETS
     for model in MODELS
 ]

@@ -281,7 +281,7 @@ def torchrun(
 @pytest.mark.parametrize("sweep", [(), ("-m", "seed=0,1")], ids=["run", "sweep"])
 def test_finished_runs_end_well_on_a_busy_machine(sweep):
     with busy_loops():
-        for attempt in range(3):
+        for attempt in range(1 if sweep else 2):
             ended = torchrun(*sweep, *SCAFFOLD, "rounds=2", f"results=results{attempt}")
             assert ended.returncode == 0, ended.stderr
             assert ended.stdout.count("run: ") == (2 if sweep else 1)

@@ -6,7 +6,7 @@ by client and modifier: a modifier object never changes, and `bind` returns a co
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -92,7 +92,7 @@ class Modifier:
         `key` is the name of the modifier's section in messages.
         """
         check_fields(self, key)
-        bound = copy.copy(self)
+        bound = dataclasses.replace(self)  # type: ignore[type-var]
         bound.name = key.rpartition(".")[2]
         bound.context = context
         bound.where = context.shared

@@ -117,6 +117,8 @@ def _check_short_names(composed: DictConfig) -> None:
     for key in composed.algo:
         if key not in (*SLOTS, *used):
             known = nearest(str(key), [*SLOTS, *used])
+            if not known.startswith("did you mean"):
+                known = f"modifier=[...] must not repeat what algo={composed.algo.name} has already"
             raise BadInput(
                 f"algo.{key}: no setting of algo={composed.algo.name} refers to it, so it has no"
                 f" effect; {known}"

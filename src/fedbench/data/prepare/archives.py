@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import lzma
 import os
+import shutil
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,6 +26,7 @@ _DAMAGED = (
     zipfile.BadZipFile,
     tarfile.TarError,
 )
+GIBIBYTE = 2**30
 _CLUTTER = ("Thumbs.db", "desktop.ini", "__MACOSX")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
@@ -104,9 +106,7 @@ def _is_wanted(name: str) -> bool:
 
 
 def check_source(path: Path) -> None:
-    """Refuse what is neither a folder nor a whole and harmless archive, before anything is
-    written.
-    """
+    """Refuse what is neither a folder nor a harmless archive, before anything is written."""
     if not path.is_dir():
         _processor(path)
 
@@ -115,43 +115,53 @@ def open_source(path: Path, scratch: Path) -> SourceFiles:
     """The files of a folder, or of an archive after it is unpacked into `scratch`."""
     if path.is_dir():
         return SourceFiles(path, path, scratch)
-    processor = _processor(path)
-    folder = scratch / "source"
+    processor, size = _processor(path)
+    folder = (scratch / "source").absolute()  # pooch takes a relative one from the archive's folder
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        needed = (
+            f"{size / GIBIBYTE:.1f} GiB, and {folder.parent} has {free / GIBIBYTE:.1f} GiB left"
+        )
+        raise BadInput(f"{path}: unpacked it takes {needed}")
     try:
         processor(extract_dir=str(folder))(str(path), "download", None)
     except _DAMAGED as error:
+        if getattr(error, "errno", None) is not None:  # of the disk, not of the archive
+            raise
         raise BadInput(f"{path}: damaged or cannot be read ({one_line(error)})") from error
     return SourceFiles(path, folder, scratch)
 
 
-def _processor(path: Path) -> Any:
-    """pooch's class that unpacks this archive.
-
-    Python 3.11 unpacks a tar archive wherever its names say, so names and kinds are checked here.
-    """
-    import pooch  # only preparing a dataset needs it
-
-    pooch.get_logger().setLevel("WARNING")  # it would report every file that it unpacks
+def _processor(path: Path) -> tuple[Any, int]:
+    """pooch's class that unpacks this archive, and how many bytes that makes."""
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                _check_names(path, archive.namelist())
-            return pooch.Unzip
-        if path.stat().st_size and tarfile.is_tarfile(path):
-            with tarfile.open(path) as tar:
-                members = tar.getmembers()
-            _check_names(path, [member.name for member in members])
-            for member in members:
-                if not (member.isfile() or member.isdir()):
-                    raise BadInput(
-                        f"{path}: must hold only files and folders; {member.name} is a link or a"
-                        " device"
-                    )
-            return pooch.Untar
+        return _inspect(path, path.stat().st_mtime_ns)
     except (FileNotFoundError, PermissionError) as error:
         raise unreadable(str(path), error) from error
     except _DAMAGED as error:
         raise BadInput(f"{path}: damaged or cannot be read ({one_line(error)})") from error
+
+
+@lru_cache(maxsize=1)  # asked twice, and a compressed tar is read to its end each time
+def _inspect(path: Path, changed: int) -> tuple[Any, int]:
+    """Python 3.11 unpacks a tar archive wherever its names say: names and kinds are checked."""
+    import pooch  # only preparing a dataset needs it
+
+    pooch.get_logger().setLevel("WARNING")  # it would report every file that it unpacks
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            _check_names(path, archive.namelist())
+            return pooch.Unzip, sum(member.file_size for member in archive.infolist())
+    if path.stat().st_size and tarfile.is_tarfile(path):
+        with tarfile.open(path) as tar:
+            members = tar.getmembers()
+        _check_names(path, [member.name for member in members])
+        for member in members:
+            if not (member.isfile() or member.isdir()):
+                kind = f"{member.name} is a link or a device"
+                raise BadInput(f"{path}: must hold only files and folders; {kind}")
+        return pooch.Untar, sum(member.size for member in members)
     raise BadInput(f"{path}: must be a folder, or a zip or tar archive that can be read")
 
 
