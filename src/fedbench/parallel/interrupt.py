@@ -5,6 +5,7 @@ A second one ends it at once.
 
 from __future__ import annotations
 
+import collections
 import mmap
 import signal
 import sys
@@ -51,3 +52,13 @@ class StopRequest:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+
+def forget_interruptions() -> None:
+    """Make the exit status count, although an interruption was handled before.
+
+    When a KeyboardInterrupt passes through the `exec` or `eval` of a text (as libraries call them
+    while they are imported), CPython 3.11 notes it and in the end kills itself with SIGINT, handled
+    or not. The next such call clears the note, and every namedtuple makes one.
+    """
+    collections.namedtuple("Nothing", ())

@@ -28,6 +28,7 @@ from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput, bad_value, req
 from fedbench.core.files import remove_made
 from fedbench.parallel.failures import RESUME, MachineFault, WorkerExit
 from fedbench.parallel.group import Group
+from fedbench.parallel.interrupt import forget_interruptions
 from fedbench.parallel.processes import end_with_parent, under_torchrun
 
 Result = TypeVar("Result")
@@ -188,6 +189,7 @@ class Ranks:
         # torchrun sends signals to those that are slower than the first to leave.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        forget_interruptions()
         sys.stdout.flush()
         sys.stderr.flush()
         if self.broken:
