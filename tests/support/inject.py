@@ -59,7 +59,10 @@ ERRORS = {
 
 
 # Exchanges between ranks, in which each waits for the others.
-EXCHANGES = ("init_process_group", "barrier", "all_reduce", "broadcast", "all_gather_single")
+EXCHANGES = (
+    *("init_process_group", "barrier", "all_reduce", "broadcast"),
+    *("all_gather", "all_gather_single", "all_to_all_single"),
+)
 stops: list[StopRequest] = []  # of the runs of this process; a forked rank sees the last one's flag
 
 
