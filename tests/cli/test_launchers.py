@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support import faulty_dataset
+from support.faulty_runs import session
 
 pytestmark = pytest.mark.heavy  # half a minute each on a busy machine
 
@@ -84,23 +85,6 @@ def start(tmp_path, data_root):
         for pid in members:
             os.kill(pid, signal.SIGKILL)
         process.wait()
-
-
-def session(leader: int) -> list[int]:
-    """The living processes of a session."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            fields = (
-                (entry / "stat").read_text().rpartition(")")[2].split()
-                if entry.name.isdigit()
-                else []
-            )
-        except OSError:  # it has just ended
-            continue
-        if fields and int(fields[3]) == leader and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
 
 
 def end(process: subprocess.Popen, folder: Path) -> Ended:

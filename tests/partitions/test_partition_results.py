@@ -36,15 +36,15 @@ def write(folder: Path, content: object) -> FilePartition:
 
 def test_file_is_used_as_it_is(tmp_path):
     partition = replace(write(tmp_path, [[3, 1], [], [0]]), incomplete=True)
-    parts = partition.split(np.zeros(5, int), 2, 0)
+    parts = partition.draw(np.zeros(5, int), 2, 0).client_indices
     assert [part.tolist() for part in parts] == [[1, 3], [], [0]]
     assert all(part.dtype == np.int64 for part in parts)
     assert heterogeneity(np.zeros(5, int), 2, parts)["unused"] == 2
 
 
 def test_a_split_survives_being_written_to_a_file(tmp_path):
-    parts = Dirichlet().split(TEN, 10, 0)
-    again = write(tmp_path, [part.tolist() for part in parts]).split(TEN, 10, 99)
+    parts = Dirichlet().draw(TEN, 10, 0).client_indices
+    again = write(tmp_path, [part.tolist() for part in parts]).draw(TEN, 10, 99).client_indices
     assert partition_hash(again) == partition_hash(parts)
 
 
@@ -81,7 +81,7 @@ def test_a_split_survives_being_written_to_a_file(tmp_path):
 )
 def test_bad_file_is_refused_in_one_line(content, expected, tmp_path):
     partition = write(tmp_path, content)
-    line = refusal(lambda: partition.split(np.zeros(5, int), 2, 0))
+    line = refusal(lambda: partition.draw(np.zeros(5, int), 2, 0).client_indices)
     assert line.startswith(f"partition.path={partition.path}: ")
     assert expected in line
     assert len(line) < 400
@@ -90,15 +90,15 @@ def test_bad_file_is_refused_in_one_line(content, expected, tmp_path):
 def test_file_that_is_not_there_and_a_number_of_clients_that_differs(tmp_path):
     partition = replace(write(tmp_path, [[0], [1]]), incomplete=True)
     assert "partition.path=None: must be a JSON file" in refusal(
-        lambda: FilePartition().split(TEN, 10, 0)
+        lambda: FilePartition().draw(TEN, 10, 0).client_indices
     )
     missing = FilePartition(path=str(tmp_path / "none.json"))
-    assert "no such file" in refusal(lambda: missing.split(TEN, 10, 0))
+    assert "no such file" in refusal(lambda: missing.draw(TEN, 10, 0).client_indices)
     assert "no such file" in refusal(missing.content_hash)
     assert "partition.clients=3: must be null or 2" in refusal(
-        lambda: replace(partition, clients=3).split(TEN, 10, 0)
+        lambda: replace(partition, clients=3).draw(TEN, 10, 0).client_indices
     )
-    assert len(replace(partition, clients=2).split(TEN, 10, 0)) == 2
+    assert len(replace(partition, clients=2).draw(TEN, 10, 0).client_indices) == 2
     before = partition.content_hash()
     assert write(tmp_path, [[0], [2]]).content_hash() != before
 
@@ -143,7 +143,7 @@ def test_heterogeneity_of_known_splits():
 
 
 def test_label_divergence_is_weighted_by_size_and_agrees_with_scipy():
-    parts = Dirichlet(alpha=0.3).split(TEN, 10, 0)
+    parts = Dirichlet(alpha=0.3).draw(TEN, 10, 0).client_indices
     everyone = np.bincount(TEN)
     divergences = [
         jensenshannon(np.bincount(TEN[part], minlength=10), everyone, base=2) ** 2 for part in parts
@@ -158,7 +158,7 @@ def test_picture_is_a_png_of_bounded_size(clients, classes, tmp_path):
     path = tmp_path / "partition.png"
     save_picture(
         path,
-        class_counts(labels, classes, Iid(clients=clients).split(labels, classes, 0)),
+        class_counts(labels, classes, Iid(clients=clients).draw(labels, classes, 0).client_indices),
         "a title",
     )
     header = path.read_bytes()[:24]

@@ -35,7 +35,7 @@ TEN = np.arange(2000) % 10  # 200 samples of each of ten classes, in turn
 def counts_of(
     partition: Partition, labels: np.ndarray = TEN, classes: int = 10, seed: int = 0
 ) -> np.ndarray:
-    return class_counts(labels, classes, partition.split(labels, classes, seed))
+    return class_counts(labels, classes, partition.draw(labels, classes, seed).client_indices)
 
 
 def assert_exact_cover(parts: list[np.ndarray], samples: int) -> None:
@@ -67,7 +67,7 @@ def test_every_index_once_and_the_minimum_kept_or_refused_by_name(
 ):
     partition = replace(kind, clients=clients, min_samples=min_samples)
     try:
-        parts = partition.split(labels, 7, seed)
+        parts = partition.draw(labels, 7, seed).client_indices
     except BadInput:
         # Dirichlet and iid give everything that fits; sets of labels may share too little to reach
         # a minimum.
@@ -86,12 +86,12 @@ def test_every_index_once_and_the_minimum_kept_or_refused_by_name(
     ids=str,
 )
 def test_the_split_is_a_function_of_labels_settings_and_seed(partition):
-    first = partition_hash(partition.split(TEN, 10, 0))
+    first = partition_hash(partition.draw(TEN, 10, 0).client_indices)
     np.random.seed(1)  # the global generator plays no part
-    assert partition_hash(partition.split(TEN.copy(), 10, 0)) == first
-    assert partition_hash(partition.split(TEN, 10, 1)) != first
-    assert partition_hash(partition.split(TEN[::-1].copy(), 10, 0)) != first
-    assert partition_hash(replace(partition, clients=11).split(TEN, 10, 0)) != first
+    assert partition_hash(partition.draw(TEN.copy(), 10, 0).client_indices) == first
+    assert partition_hash(partition.draw(TEN, 10, 1).client_indices) != first
+    assert partition_hash(partition.draw(TEN[::-1].copy(), 10, 0).client_indices) != first
+    assert partition_hash(replace(partition, clients=11).draw(TEN, 10, 0).client_indices) != first
 
 
 # Dirichlet and iid
@@ -113,7 +113,7 @@ def test_alpha_orders_the_heterogeneity():
     divergences = [
         np.mean(
             [
-                heterogeneity(TEN, 10, Dirichlet(alpha=alpha).split(TEN, 10, seed))[
+                heterogeneity(TEN, 10, Dirichlet(alpha=alpha).draw(TEN, 10, seed).client_indices)[
                     "label_divergence"
                 ]
                 for seed in range(5)
@@ -169,7 +169,9 @@ def test_iid_sizes_differ_by_one_and_classes_vary_as_in_a_random_sample():
 def test_labels_per_client_and_equal_shares_of_a_class(clients, per_client, seed):
     partition = Labels(clients=clients, per_client=per_client)
     if clients * per_client < 10:
-        assert "must hold all 10 classes" in refusal(lambda: partition.split(TEN, 10, seed))
+        assert "must hold all 10 classes" in refusal(
+            lambda: partition.draw(TEN, 10, seed).client_indices
+        )
         return
     counts = counts_of(partition, seed=seed)
     np.testing.assert_array_equal((counts > 0).sum(axis=1), per_client)
@@ -248,7 +250,7 @@ def test_topping_up_stays_within_a_clients_labels():
     ids=str,
 )
 def test_impossible_requests_say_why(partition, line):
-    assert refusal(lambda: partition.split(TEN, 10, 0)).startswith(line)
+    assert refusal(lambda: partition.draw(TEN, 10, 0).client_indices).startswith(line)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,9 @@ def test_the_ranges_of_the_settings(partition, line):
 
 def test_a_minimum_that_sets_of_labels_cannot_reach_is_refused():
     labels = np.repeat([0, 1], (1990, 10))
-    line = refusal(lambda: Labels(clients=10, per_client=1, min_samples=50).split(labels, 2, 0))
+    line = refusal(
+        lambda: Labels(clients=10, per_client=1, min_samples=50).draw(labels, 2, 0).client_indices
+    )
     assert line.startswith("partition.min_samples=50: ")
 
 
@@ -290,7 +294,7 @@ def test_a_minimum_that_sets_of_labels_cannot_reach_is_refused():
 def test_ten_thousand_clients_are_quick(partition):
     labels = np.arange(50_000) % 10
     started = time.process_time()
-    parts = replace(partition, clients=10_000).split(labels, 10, 0)
+    parts = replace(partition, clients=10_000).draw(labels, 10, 0).client_indices
     assert time.process_time() - started < 3
     assert_exact_cover(parts, 50_000)
 
@@ -303,7 +307,9 @@ def test_ecgr_setting_on_real_cifar(real_data):
         pytest.skip("cifar10 is not in FEDBENCH_DATA")
     labels = np.load(file)["labels"]
     for seed in (0, 1, 42, 999, 2025):
-        parts = Dirichlet(clients=10, alpha=0.01, min_samples=256).split(labels, 10, seed)
+        parts = (
+            Dirichlet(clients=10, alpha=0.01, min_samples=256).draw(labels, 10, seed).client_indices
+        )
         assert min(map(len, parts)) >= 256
         assert_exact_cover(parts, 50_000)
         assert heterogeneity(labels, 10, parts)["label_divergence"] > 0.5

@@ -183,8 +183,20 @@ def two_checkpoints() -> tuple[str, ...]:
     return setting
 
 
+GROUP, SESSION = 2, 3  # columns of /proc/<pid>/stat after the name
+
+
 def members(group: int) -> list[int]:
     """The living processes of a group, zombies aside."""
+    return _processes(GROUP, group)
+
+
+def session(leader: int) -> list[int]:
+    """The living processes of a session, zombies aside."""
+    return _processes(SESSION, leader)
+
+
+def _processes(column: int, wanted: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -195,7 +207,7 @@ def members(group: int) -> list[int]:
             )
         except OSError:  # it has just ended
             continue
-        if fields and int(fields[2]) == group and fields[0] != "Z":
+        if fields and int(fields[column]) == wanted and fields[0] != "Z":
             found.append(int(entry.name))
     return found
 

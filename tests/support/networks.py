@@ -69,7 +69,9 @@ def sentences(count: int, longest: int) -> Tensor:
 
 def build(settings: ModelSettings, shape: tuple[int, ...], classes: int = 10) -> Model:
     torch.manual_seed(1)
-    return settings.network(shape, classes, vocabulary=VOCABULARY if settings.reads_words else None)
+    return settings.network(
+        shape, classes, vocabulary=VOCABULARY if isinstance(settings, Lstm) else None
+    )
 
 
 def outline(settings: ModelSettings, shape: tuple[int, ...], classes: int = 10) -> Model:
@@ -79,7 +81,7 @@ def outline(settings: ModelSettings, shape: tuple[int, ...], classes: int = 10) 
 
 
 def example_shape(settings: ModelSettings) -> tuple[int, ...]:
-    return SENTENCES if settings.reads_words else COLOUR
+    return SENTENCES if isinstance(settings, Lstm) else COLOUR
 
 
 def gradients(model: nn.Module, x: Tensor) -> dict[str, Tensor]:

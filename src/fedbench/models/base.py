@@ -29,8 +29,6 @@ class ModelSettings:
     weights: str | None = None  # a safetensors file to start from, with the state dict's names
     projection: int | None = count(None)  # width of a projection before the head; MOON's is 256
 
-    reads_words = False  # whether an example is sentences of word numbers
-
     def network(
         self,
         shape: tuple[int, ...],

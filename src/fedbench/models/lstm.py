@@ -71,7 +71,6 @@ class Lstm(ModelSettings):
 
     embedding: int = count(100)
     hidden: int = count(128)
-    reads_words = True
 
     def build(self, shape: tuple[int, ...], classes: int) -> LstmNetwork:
         raise _needs_pairs(shape)

@@ -101,10 +101,6 @@ class Partition(ABC):
         moved = top_up(table, self.min_samples, rng)
         return Split(deal(labels, table.counts, rng), tries=TRIES, moved=moved)
 
-    def split(self, labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray]:
-        """The clients' indices alone."""
-        return self.draw(labels, classes, seed).client_indices
-
 
 def top_up(table: Draw, minimum: int, rng: np.random.Generator) -> int:
     """Move samples from the largest clients to those below the minimum. Returns how many.

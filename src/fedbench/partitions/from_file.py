@@ -42,10 +42,6 @@ class FilePartition:
         except ValueError as error:
             raise BadInput(f"{self._subject()}: {error}") from error
 
-    def split(self, labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray]:
-        """The clients' indices alone."""
-        return self.draw(labels, classes, seed).client_indices
-
     def content_hash(self) -> str:
         """Hash of the file's bytes."""
         return file_hash(self._file(), self._subject())

@@ -197,7 +197,11 @@ class SweepCallback(Callback):
             self._signal()  # the second signal ends a job at once
             raise KeyboardInterrupt
         self.stopping = True
-        print("stopping the jobs, with a checkpoint (again: at once)", file=sys.stderr, flush=True)
+        print(
+            "stopping the jobs, with a checkpoint (Ctrl-C again stops at once)",
+            file=sys.stderr,
+            flush=True,
+        )
         self.stop()
 
     def tidy(self) -> None:
