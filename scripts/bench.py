@@ -5,7 +5,9 @@ Both run turn and turn about, each in processes of its own, so that a noisy mach
 alike; only ratios of medians are judged. The bare loop (bare.py) is what one would write without
 any federated code: the same network in PyTorch's default memory layout, the same data, the same
 number of steps and the same evaluation, as many processes as workers, one thread each, each doing
-its share. `methods` compares rounds of the methods with FedAvg's.
+its share. `command` compares the whole program with the engine, `scaling` two workers with one,
+`methods` rounds of the methods with FedAvg's. `rivals` (only when asked for: it installs a package
+into an environment of its own) runs the workloads through pfl-research, too.
 """
 
 from __future__ import annotations
@@ -19,21 +21,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from bare import Bare
 from bench_methods import bench_methods
+from bench_rivals import PflResearch
 
 from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import BindContext
 from fedbench.config.schema import ClientSettings, EvalSettings, Scalars
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.machine import available_cores
 from fedbench.data.batches import examples
 from fedbench.data.dataset import Dataset
-from fedbench.models.cnn import CnnBn, LeNet
+from fedbench.models.cnn import Cnn5, CnnBn, LeNet
+from fedbench.models.cpu_kernels import choose_kernels
 from fedbench.parallel.group import Group
 from fedbench.parallel.processes import configure_process, launch
 from fedbench.training.federation import Federation
@@ -59,7 +66,7 @@ WORKLOADS = [
     Workload(
         "W1",
         "LeNet-5, 10 clients x 1,000 images 28x28, batch 32, 2 epochs, 2,000 test images",
-        0.90,
+        0.50,
         "lenet",
         (28, 28, 1),
         10,
@@ -72,7 +79,7 @@ WORKLOADS = [
     Workload(
         "W2",
         "cnn_bn, 10 clients x 300 images 32x32x3, batch 64, 1 epoch",
-        0.85,
+        0.60,
         "cnn_bn",
         (32, 32, 3),
         10,
@@ -85,7 +92,7 @@ WORKLOADS = [
     Workload(
         "W3",
         "LeNet-5, 500 clients x 20 images 28x28, 50 a round, batch 10",
-        1.10,
+        0.75,
         "lenet",
         (28, 28, 1),
         500,
@@ -96,7 +103,25 @@ WORKLOADS = [
         0,
         8,
     ),
+    Workload(
+        "W4",
+        "cnn5, 10 clients x 1,000 images 32x32x3, batch 32, 1 epoch",
+        0.50,
+        "cnn5",
+        (32, 32, 3),
+        10,
+        1000,
+        32,
+        1,
+        None,
+        0,
+    ),
 ]
+BY_NAME = {load.name: load for load in WORKLOADS}
+MODELS = {"lenet": LeNet, "cnn5": Cnn5, "cnn_bn": CnnBn}
+COMMAND_LIMITS = {"W1": 1.10, "W3": 1.20}  # of `fedbench` against the engine
+COMMAND_ROUNDS = {"W1": 8, "W3": 40}
+SCALING_LIMIT = 0.55  # two workers against one
 START_LIMIT = 1.5
 IMPORTS = """
 import torch
@@ -134,7 +159,7 @@ def make_federation(
     load: Workload, data: Dataset, group: Group, algorithm: Algorithm | None = None
 ) -> Federation:
     torch.manual_seed(0)
-    settings = LeNet() if load.model == "lenet" else CnnBn()
+    settings = MODELS[load.model]()
     client = ClientSettings(epochs=load.epochs, batch_size=load.batch, lr=0.01)
     every = 1 if load.test else 10**9
     scalars = Scalars(
@@ -142,6 +167,7 @@ def make_federation(
     )
     shards = list(torch.arange(len(data.train_y)).split(load.images))
     model = FlatModel(settings.build(load.shape, 10))
+    choose_kernels("auto", model.module, "cpu", threads=1)
     train, test = (
         examples(data, "train", torch.device("cpu")),
         examples(data, "test", torch.device("cpu")),
@@ -152,9 +178,7 @@ def make_federation(
 
 
 class Turns:
-    """Lets two sets of processes work turn and turn about: a number in shared memory that both sets
-    watch.
-    """
+    """Lets sets of processes work turn and turn about: a number in shared memory that all watch."""
 
     def __init__(self) -> None:
         self.number = torch.frombuffer(mmap.mmap(-1, 8), dtype=torch.int64)
@@ -164,20 +188,57 @@ class Turns:
             time.sleep(0.0005)
 
 
-def measure(
-    group: Group, name: str, load: Workload, data: Dataset, repeats: int, turns: Turns, output: Path
-) -> None:
-    """What every process of one set does: its rounds in its turns; the leader writes the times."""
-    if name == "bare":
+@dataclass(frozen=True)
+class Contestant:
+    """A set of processes: how many, and what makes the function that does its share of a round."""
+
+    workers: int
+    prepare: Callable[[Group], Callable[[], object]]
+
+
+def bare_loop(load: Workload, data: Dataset, workers: int) -> Contestant:
+    def prepare(group: Group) -> Callable[[], object]:
         torch.set_num_threads(1)
-        work = Bare(load, data, group).round
-    else:
+        return Bare(load, data, group).round
+
+    return Contestant(workers, prepare)
+
+
+def engine(load: Workload, data: Dataset, workers: int) -> Contestant:
+    def prepare(group: Group) -> Callable[[], object]:
         configure_process(1)
         rounds = make_federation(load, data, group).rounds()
-        work = lambda: next(rounds)  # noqa: E731
+        return lambda: next(rounds)
+
+    return Contestant(workers, prepare)
+
+
+def compete(contestants: dict[str, Contestant], repeats: int) -> dict[str, float]:
+    """The median time of a round of each, all of them turn and turn about."""
+    turns, children = Turns(), []
+    with tempfile.TemporaryDirectory() as folder:
+        for place, (name, one) in enumerate(contestants.items()):
+            pid = os.fork()  # each set has processes of its own: they share nothing but the turns
+            if pid == 0:
+                output = Path(folder) / name
+                step = len(contestants)
+                launch(partial(_rounds, one, place, step, repeats, turns, output), one.workers, 600)
+                os._exit(0)
+            children.append(pid)
+        for pid in children:
+            os.waitpid(pid, 0)
+        times = {name: json.loads((Path(folder) / name).read_text()) for name in contestants}
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def _rounds(
+    one: Contestant, place: int, step: int, repeats: int, turns: Turns, output: Path, group: Group
+) -> None:
+    """What every process of one set does: its rounds in its turns; the leader writes the times."""
+    work = one.prepare(group)
     times = []
     for repeat in range(repeats + 1):
-        turns.wait(2 * repeat + (name == "engine"))
+        turns.wait(step * repeat + place)
         group.barrier()
         started = time.perf_counter()
         work()
@@ -190,37 +251,104 @@ def measure(
         output.write_text(json.dumps(times))
 
 
-def judge(name: str, what: str, ratio: float, limit: float, detail: str) -> bool:
+def judge(name: str, what: str, ratio: float, limit: float, detail: str, of: str = "bare") -> bool:
     verdict = "ok" if ratio <= limit else "TOO SLOW"
-    print(
-        f"{name}  {ratio:.2f} x bare (at most {limit:.2f}: {verdict})  {what}; {detail}", flush=True
-    )
+    line = f"{name}  {ratio:.2f} x {of} (at most {limit:.2f}: {verdict})  {what}; {detail}"
+    print(line, flush=True)
     return ratio <= limit
 
 
 def bench_workload(load: Workload, repeats: int, workers: int) -> bool:
     repeats *= load.times
-    data, turns = random_data(load, load.clients * load.images), Turns()
-    with tempfile.TemporaryDirectory() as folder:
-        files = {name: Path(folder) / name for name in ("bare", "engine")}
-        pid = os.fork()  # each set has processes of its own: they share nothing but the turns
-        name = "engine" if pid else "bare"
-        launch(
-            lambda group: measure(group, name, load, data, repeats, turns, files[name]),
-            workers,
-            600,
-        )
-        if pid == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
-        bare, engine = (
-            statistics.median(json.loads(files[name].read_text())) for name in ("bare", "engine")
-        )
-    detail = (
-        f"round {1000 * engine:.0f} ms against {1000 * bare:.0f} ms, {workers} workers, {repeats}"
-        " repeats"
+    data = random_data(load, load.clients * load.images)
+    times = compete(
+        {"bare": bare_loop(load, data, workers), "engine": engine(load, data, workers)}, repeats
     )
-    return judge(load.name, load.what, engine / bare, load.limit, detail)
+    detail = (
+        f"round {1000 * times['engine']:.0f} ms against {1000 * times['bare']:.0f} ms,"
+        f" {workers} workers, {repeats} repeats"
+    )
+    return judge(load.name, load.what, times["engine"] / times["bare"], load.limit, detail)
+
+
+def bench_scaling(repeats: int) -> bool:
+    """The same rounds with two workers and with one."""
+    load = BY_NAME["W1"]
+    data = random_data(load, load.clients * load.images)
+    times = compete({"two": engine(load, data, 2), "one": engine(load, data, 1)}, repeats)
+    detail = (
+        f"round {1000 * times['two']:.0f} ms against {1000 * times['one']:.0f} ms,"
+        f" {repeats} repeats"
+    )
+    ratio = times["two"] / times["one"]
+    return judge("scaling", "W1 with two workers", ratio, SCALING_LIMIT, detail, of="one worker")
+
+
+def bench_command(name: str, repeats: int, workers: int) -> bool:
+    """A round of `fedbench`, with its files and lines, against a round of the engine alone.
+
+    The command and the engine run one after the other, three times: the command's rounds lie
+    between its lines.
+    """
+    load = replace(BY_NAME[name], test=BY_NAME[name].test or 10)  # a line needs an evaluation
+    data, rounds = random_data(load, load.clients * load.images), COMMAND_ROUNDS[name]
+    commands, engines = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        words = command_words(load, data, rounds, workers, Path(folder))
+        for _ in range(max(repeats // 3, 1)):
+            commands.append(seconds_a_round(words, rounds))
+            engines.append(compete({"engine": engine(load, data, workers)}, rounds - 1)["engine"])
+    command, own = statistics.median(commands), statistics.median(engines)
+    detail = f"round {1000 * command:.0f} ms against {1000 * own:.0f} ms, {workers} workers"
+    what = f"`fedbench` with files and lines on {name}"
+    return judge("command", what, command / own, COMMAND_LIMITS[name], detail, of="engine")
+
+
+def command_words(
+    load: Workload, data: Dataset, rounds: int, workers: int, folder: Path
+) -> list[str]:
+    """The command that trains a workload: its images and its split as files."""
+    np.savez(
+        folder / "data.npz",
+        x_train=data.train_x,
+        y_train=data.train_y,
+        x_test=data.test_x,
+        y_test=data.test_y,
+    )
+    shards = np.arange(len(data.train_y)).reshape(load.clients, load.images).tolist()
+    (folder / "split.json").write_text(json.dumps(shards))
+    return [
+        sys.executable,
+        "-m",
+        "fedbench",
+        "data=npz",
+        f"data.path={folder / 'data.npz'}",
+        "partition=file",
+        f"partition.path={folder / 'split.json'}",
+        f"model={load.model}",
+        f"cohort={load.cohort or 'null'}",
+        f"client.epochs={load.epochs}",
+        f"client.batch_size={load.batch}",
+        "client.lr=0.01",
+        f"rounds={rounds}",
+        f"runtime.workers={workers}",
+        "logger=none",
+        "force=true",
+        f"results={folder / 'results'}",
+    ]
+
+
+def seconds_a_round(words: list[str], rounds: int) -> float:
+    """From the line of the first round to that of the last."""
+    lines = {}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("round "):
+            lines[int(line.split()[1].split("/")[0])] = time.perf_counter()
+    if process.wait() != 0 or rounds not in lines:
+        sys.exit("fedbench failed")
+    return (lines[rounds] - lines[1]) / (rounds - 1)
 
 
 def bench_start(repeats: int) -> bool:
@@ -287,16 +415,43 @@ def bench_memory() -> bool:
     return ratio <= 1.1
 
 
+def bench_rivals(repeats: int) -> None:
+    """The workloads through pfl-research, the bare loop and the engine: one process each.
+
+    A table for docs/benchmarks.md. pfl-research is installed from the package index into an
+    environment of its own, in the user's cache.
+    """
+    rival = PflResearch()
+    print(rival.heading())
+    for load in WORKLOADS:
+        data = random_data(load, load.clients * load.images)
+        count = repeats if load.times == 1 else 3 * repeats
+        times: dict[str, list[float]] = {"bare": [], "engine": [], "rival": []}
+        for _ in range(3):  # one after the other, three times
+            pair = compete(
+                {"bare": bare_loop(load, data, 1), "engine": engine(load, data, 1)}, count
+            )
+            times["bare"].append(pair["bare"])
+            times["engine"].append(pair["engine"])
+            times["rival"].append(rival.round_seconds(load, data, count))
+        medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+        print(rival.row(load.name, medians), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = [load.name for load in WORKLOADS] + ["methods", "start", "memory"]
+    names = [*BY_NAME, "command", "scaling", "methods", "start", "memory"]
     parser.add_argument(
-        "what", nargs="*", choices=[*names, []], default=[], help="workloads; default: all"
+        "what",
+        nargs="*",
+        choices=[*names, "rivals", []],
+        default=[],
+        help="workloads; default: all but rivals, which needs a network",
     )
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=available_cores())
     arguments = parser.parse_args()
     what = arguments.what or names
     torch.set_num_threads(1)
@@ -305,6 +460,12 @@ def main() -> None:
         for load in WORKLOADS
         if load.name in what
     ]
+    if "command" in what:
+        results += [
+            bench_command(name, arguments.repeats, arguments.workers) for name in COMMAND_LIMITS
+        ]
+    if "scaling" in what:
+        results.append(bench_scaling(arguments.repeats))
     if "methods" in what:
         load = WORKLOADS[0]
         data, steps = (
@@ -317,6 +478,8 @@ def main() -> None:
         results.append(bench_start(arguments.repeats))
     if "memory" in what:
         results.append(bench_memory())
+    if "rivals" in what:
+        bench_rivals(arguments.repeats)
     sys.exit(not all(results))
 
 

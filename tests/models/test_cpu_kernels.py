@@ -13,7 +13,8 @@ from support.networks import COLOUR, GRAY, batch, build, close
 from torch import Tensor, nn
 
 from fedbench.models import CnnBn, LeNet
-from fedbench.models.cpu_kernels import Conv3x3, channels_last, convolve, pool_relu
+from fedbench.models.cpu_kernels import Conv3x3, channels_last, pool_relu
+from fedbench.models.cpu_kernels.torch_layers import convolve
 
 
 @pytest.mark.parametrize("size", [(2, 6, 10, 8), (3, 16, 7, 9)])
@@ -123,11 +124,18 @@ BITS = """
 import torch
 from fedbench.core.flat_model import FlatModel, digest
 from fedbench.models import CnnBn, LeNet
+from fedbench.models.cpu_kernels import choose_kernels
 torch.set_num_threads(1)
 torch.manual_seed(3)
 found = []
-for settings, shape in ((LeNet(), (28, 28, 1)), (CnnBn(), (16, 16, 3))):
+for kernels, settings, shape in (
+    ("torch", LeNet(), (28, 28, 1)),
+    ("torch", CnnBn(), (16, 16, 3)),
+    ("auto", LeNet(), (28, 28, 1)),
+    ("auto", CnnBn(), (16, 16, 3)),
+):
     flat = FlatModel(settings.build(shape, 10))
+    choose_kernels(kernels, flat.module, "cpu", 1)
     x = torch.randn(12, *shape).permute(0, 3, 1, 2)
     for step in range(3):
         flat.g.zero_()

@@ -14,9 +14,10 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from fedbench.core.flat_model import FlatModel
-from fedbench.data.dataset import Dataset
+from fedbench.data.dataset import Dataset, DatasetSettings
 from fedbench.models import Lstm
 from fedbench.train import prepare
+from fedbench.training.client import set_evaluation_mode
 
 
 def test_the_states_are_those_of_packed_sentences_in_one_lstm_of_two_layers():
@@ -87,8 +88,8 @@ class Sentences(Dataset):
     vocabulary: int | None = None
 
 
-@dataclass
-class Source:
+@dataclass(frozen=True)
+class Source(DatasetSettings):
     """Stands in for a dataset of sentence pairs. The class is told by the last word of the first
     sentence.
     """
@@ -96,7 +97,7 @@ class Source:
     root: str | None = None
 
     def load(self, seed: int) -> Dataset:
-        x = sentences(240, 6).numpy()
+        x = sentences(240, 6).numpy().astype(np.int32)
         y = (x[np.arange(len(x)), 0, x[:, 0, 0]] < VOCABULARY // 2).astype(np.int64)
         fields = {
             "name": "pairs",
@@ -126,3 +127,15 @@ def test_it_learns_in_the_engine():
     assert experiments.final_digest(
         experiments.assemble(prepare(config))
     ) == experiments.state_digest(first)
+
+
+def test_cudnn_needs_training_mode_for_a_backward_pass_and_gets_it_for_lstms_alone():
+    """cuDNN refuses a backward pass of recurrent layers in evaluation mode. Untested on a GPU."""
+    network = nn.ModuleDict({"lstm": nn.LSTM(3, 4), "norm": nn.BatchNorm1d(4)})
+    network["dropping"] = nn.LSTM(3, 4, num_layers=2, dropout=0.5)
+    for device, training in (("cuda", True), ("cpu", False)):
+        network.train()
+        set_evaluation_mode(network, torch.device(device))
+        assert network["lstm"].training == training
+        assert not network["norm"].training
+        assert not network["dropping"].training  # dropout would change the gradient

@@ -20,6 +20,7 @@ from support.networks import (
 )
 from torch import nn
 
+from fedbench.core.errors import BadInput
 from fedbench.core.flat_model import FlatModel
 from fedbench.models import Cnn5, CnnBn, LeNet
 
@@ -171,3 +172,16 @@ def test_trains_in_the_flat_space(settings, shape, parameters):
         )
         error = (parameter.grad - reference[name]).norm()
         assert error <= 2e-2 * reference[name].norm() + 1e-5, name
+
+
+def test_lenet_without_padding_is_the_one_of_fl_bench():
+    """156 + 2,416 + 30,840 + 10,164 + 850 parameters, and 44 of batch norm."""
+    network = LeNet(batch_norm=True, padding=0).network((28, 28, 1), 10)
+    assert network.fc1.in_features == 256
+    assert sum(parameter.numel() for parameter in network.parameters()) == 44_470
+    assert network(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    padded = LeNet().network((28, 28, 1), 10)
+    stated = LeNet(padding=2).network((28, 28, 1), 10)
+    assert padded.conv1.padding == stated.conv1.padding == (2, 2)
+    with pytest.raises(BadInput, match="needs images of at least 16x16 pixels"):
+        LeNet(padding=0).network((14, 14, 1), 10)

@@ -231,3 +231,23 @@ def test_the_weights_are_part_of_a_runs_identity(publish, tmp_path):
     publish(checkpoint(seed=6))
     ids.append(number("model.pretrained=true"))
     assert len(set(ids)) == len(ids)
+
+
+def test_a_frozen_trunk_is_neither_trained_nor_sent(publish):
+    """Its batch norm keeps its statistics, too; the layers on top learn as in the whole network."""
+    publish(checkpoint())
+    words = ("model=resnet18", "model.pretrained=true", "data.subset=24", "client.steps=2")
+    words += ("partition.clients=2", "partition.alpha=100", "rounds=1", "client.weight_decay=0.1")
+    whole = experiments.federation(*words)
+    frozen = experiments.federation(*words, "model.frozen=true")
+    assert [layer.name for layer in frozen.model.layers] == ["fc1", "fc2", "fc3"]
+    assert frozen.model.size == sum(layer.stop - layer.start for layer in whole.model.layers[-3:])
+    assert len(frozen.model.b) == len(frozen.model.counters) == 0
+    before = {name: value.clone() for name, value in frozen.model.state_dict().items()}
+    (record,) = frozen.rounds()
+    frozen.load_global()
+    after = frozen.model.state_dict()
+    changed = {name.split(".")[0] for name in after if not torch.equal(before[name], after[name])}
+    assert changed == {"fc1", "fc2", "fc3"}
+    assert record.numbers["bytes_up"] == 4 * 2 * frozen.model.size
+    assert experiments.parts(*words).id != experiments.parts(*words, "model.frozen=true").id

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from fedbench.core.fields import count
 from fedbench.core.model import Model
 from fedbench.models.base import ModelSettings, image_size
-from fedbench.models.cpu_kernels import Conv3x3, channels_last, convolve, pool_relu
+from fedbench.models.cpu_kernels import Conv3x3, LeNetBlocks, channels_last, pool_relu
 
 _LARGE = 32  # pixels from which LeNet does not pad
 
@@ -28,17 +29,20 @@ class LeNetNetwork(Model):
         self.bn1 = nn.BatchNorm2d(6) if batch_norm else None
         self.conv2 = nn.Conv2d(6, 16, 5)
         self.bn2 = nn.BatchNorm2d(16) if batch_norm else None
+        # Batch norm lies between a convolution and its pooling, which are one step otherwise.
+        self.blocks = nn.Identity() if batch_norm else LeNetBlocks()
         pooled = [((side + 2 * padding - 4) // 2 - 4) // 2 for side in (height, width)]
         self.fc1 = nn.Linear(16 * pooled[0] * pooled[1], 120)
         self.fc2 = nn.Linear(120, 84)
         self.fc3 = nn.Linear(84, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        x = channels_last(x)
-        for convolution, norm in ((self.conv1, self.bn1), (self.conv2, self.bn2)):
-            # A norm has no place for the channels that `convolve` adds.
-            x = pool_relu(convolve(x, convolution) if norm is None else norm(convolution(x)))
-        return functional.relu(self.fc2(functional.relu(self.fc1(x.flatten(1)))))
+        if self.bn1 is None or self.bn2 is None:
+            x = self.blocks(x, self.conv1, self.conv2)
+        else:
+            x = pool_relu(self.bn1(self.conv1(channels_last(x))))
+            x = pool_relu(self.bn2(self.conv2(x))).flatten(1)
+        return functional.relu(self.fc2(functional.relu(self.fc1(x))))
 
 
 class CnnBnNetwork(Model):
@@ -80,14 +84,17 @@ class LeNet(ModelSettings):
     in the paper. The LeNet that the authors of FedPMVR and FedPGVC released has tanh, average
     pooling and no padding; all tables here use this one, which is that of the papers' text.
     `batch_norm` adds batch norm after each convolution, where FL-bench's LeNet5 has it (FedNCV's
-    experiments); FL-bench does not pad.
+    experiments); FL-bench does not pad (`padding=0`).
     """
 
     batch_norm: bool = False
+    # Of the first convolution; None = 2 for images below 32 pixels, else 0.
+    padding: int | None = count(None, at_least=0, at_most=2)
 
     def build(self, shape: tuple[int, ...], classes: int) -> LeNetNetwork:
-        size = image_size("lenet", shape, least=12)
-        padding = 2 if min(size[:2]) < _LARGE else 0
+        given = self.padding
+        size = image_size("lenet", shape, least=12 if given is None else 16 - 2 * given)
+        padding = (2 if min(size[:2]) < _LARGE else 0) if given is None else given
         return LeNetNetwork(size, classes, padding, self.batch_norm)
 
 

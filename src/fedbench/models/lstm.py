@@ -55,7 +55,7 @@ class LstmNetwork(Model):
         """
         lengths = sentences[:, 0].long().clamp(min=1)
         words = sentences[:, 1:].long()
-        if not lengths.is_meta:  # tensors on that device have no values
+        if words.device.type == "cpu":  # others would have to wait for the longest length
             words = words[:, : int(lengths.max())]
         states = self.lstm2(self.lstm1(self.embedding(words))[0])[0]
         return states[torch.arange(len(states), device=states.device), lengths - 1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as functional
@@ -35,6 +35,22 @@ class TrunkNetwork(Model):
     trunk: tuple[str, ...]  # torchvision's names of the modules that are kept
     extra = True  # whether FedPGVC's two linear layers come before the classifier
     pixels: int | None = None  # a side, to which images are resized
+    frozen = False  # whether the trunk stays as it is
+
+    def freeze(self) -> None:
+        """Train the layers on top alone. The trunk's batch norm keeps its statistics, too."""
+        self.frozen = True
+        for name in self.trunk:
+            getattr(self, name).requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for name in self.trunk if self.frozen else ():
+            part = getattr(self, name)
+            if isinstance(part, nn.Module):
+                part.eval()
+        return self
 
     def add_top(self, inputs: int, classes: int) -> None:
         """Add the two linear layers and the classifier of FedPGVC, section 6.4."""
@@ -142,7 +158,24 @@ class TrunkSettings(ModelSettings):
 
     pretrained: bool = False
     download: bool = False  # whether torchvision's file may be downloaded into the cache
+    frozen: bool = False  # whether the trunk stays as it is, and the layers on top train alone
     architecture = ""  # torchvision's name
+
+    def network(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        projection: int | None = None,
+        vocabulary: int | None = None,
+    ) -> Model:
+        given = self.pretrained or self.weights is not None
+        rule = "must be false without model.pretrained=true or model.weights: its trunk is random"
+        require(given or not self.frozen, "model.frozen", "true", rule)
+        model = super().network(shape, classes, projection, vocabulary)
+        assert isinstance(model, TrunkNetwork)
+        if self.frozen:
+            model.freeze()
+        return model
 
     def load_weights(self, model: Model) -> None:
         if not self.pretrained:

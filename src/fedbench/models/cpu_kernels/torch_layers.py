@@ -1,10 +1,7 @@
-"""Layers that compute what PyTorch's own do, up to float32 rounding, in less time on a CPU.
+"""The layers in PyTorch: for machines without native kernels, and what those must agree with.
 
-Measured on one thread of a busy AMD EPYC (AVX2, torch 2.13), interleaved, medians of ratios over
-several runs: a training step as a share of the same network of torch.nn layers in the default
-layout takes 0.59 to 0.71 (LeNet, batch 32), 0.80 to 0.83 (LeNet, batch 10) and 0.58 to 0.62
-(cnn_bn, batch 64), evaluation 0.5 to 0.6; channels_last alone takes 0.73 to 0.85, 0.81 to 0.86 and
-0.87 to 0.89. Each part names its own gain. On other devices, and under torch.func (per-example
+Each part names its gain over PyTorch's plain layers, measured on one thread of a busy AMD EPYC
+(torch 2.13), interleaved, as medians of ratios. On other devices, and under torch.func (per-example
 gradients), PyTorch's own operators run.
 """
 
@@ -30,6 +27,8 @@ def channels_last(images: Tensor) -> Tensor:
     count, channels, height, width = images.shape
     if channels == 1:
         return images.reshape(count, height, width, 1).permute(0, 3, 1, 2)
+    if torch._C._are_functorch_transforms_active():  # which know no memory formats
+        return images
     return images.contiguous(memory_format=torch.channels_last)
 
 
@@ -60,20 +59,6 @@ def convolve(x: Tensor, layer: nn.Conv2d) -> Tensor:
     if outputs and bias is not None:
         bias = functional.pad(bias, (0, outputs))
     return functional.conv2d(x, weight, bias, padding=layer.padding)
-
-
-class Conv3x3(nn.Conv2d):
-    """A 3x3 convolution with padding 1 and no bias, by Winograd's method where that is possible."""
-
-    def __init__(self, inputs: int, outputs: int):
-        super().__init__(inputs, outputs, 3, padding=1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        whole_tiles = x.shape[2] % 4 == 0 and x.shape[3] % 4 == 0
-        plain = x.device.type != "cpu" or x.dtype != torch.float32
-        if plain or not whole_tiles or torch._C._are_functorch_transforms_active():
-            return super().forward(x)
-        return Winograd.apply(x, self.weight)
 
 
 def _transforms() -> tuple[Tensor, Tensor, Tensor]:
@@ -123,7 +108,7 @@ class Winograd(torch.autograd.Function):
         images = x.permute(0, 2, 3, 1).contiguous()
         count, height, width, inputs = images.shape
         outputs, rows, columns = len(weight), height // 4, width // 4
-        filters = (_FILTERS @ weight.permute(2, 3, 0, 1).reshape(9, -1)).view(36, outputs, inputs)
+        filters = transformed_filters(weight)
         result = x.new_empty(count, rows, 4, columns, 4, outputs)
         ctx.part = max(1, _PART // (rows * columns * inputs))
         ctx.save_for_backward(images, filters)
@@ -154,8 +139,20 @@ class Winograd(torch.autograd.Function):
             total.baddbmm_(products.transpose(1, 2), _tiles(some))
             tiles = _INPUTS.T @ torch.bmm(products, filters).view(36, -1)
             _add_tiles(into, tiles.view(6, 6, -1, rows, columns, inputs).permute(2, 3, 0, 4, 1, 5))
-        weight = (_FILTERS.T @ total.view(36, -1)).view(3, 3, outputs, inputs).permute(2, 3, 0, 1)
-        return result.view(count, height, width, inputs).permute(0, 3, 1, 2), weight
+        images_gradient = result.view(count, height, width, inputs).permute(0, 3, 1, 2)
+        return images_gradient, filters_gradient(total)
+
+
+def transformed_filters(weight: Tensor) -> Tensor:
+    """Filters [O, I, 3, 3] at the 36 positions: [36, O, I]."""
+    filters = _FILTERS @ weight.permute(2, 3, 0, 1).reshape(9, -1)
+    return filters.view(36, *weight.shape[:2])
+
+
+def filters_gradient(total: Tensor) -> Tensor:
+    """The transpose of `transformed_filters`."""
+    filters = (_FILTERS.T @ total.view(36, -1)).view(3, 3, *total.shape[1:])
+    return filters.permute(2, 3, 0, 1)
 
 
 def _tiles(images: Tensor) -> Tensor:

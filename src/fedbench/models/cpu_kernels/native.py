@@ -1,0 +1,195 @@
+"""The C++ kernels as nodes of autograd. What they compute, torch_layers.py says in PyTorch.
+
+A node works on float32 tensors in CPU memory, with one thread, and needs no other conditions.
+Elsewhere (`applies` is false), under torch.func and autocast, and for images whose own gradient is
+wanted, the layers use PyTorch's operators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fedbench.models.cpu_kernels import library
+from fedbench.models.cpu_kernels.torch_layers import filters_gradient, transformed_filters
+
+# Numbers at each of the 36 positions of Winograd's tiles that are computed at a time: many, because
+# a product takes 10 us before it begins.
+_PART = 2**16
+_PADDING = 16  # floats between two positions: see _matrices
+LANES = 8  # channels of a vector: Winograd's kernels need a multiple of it
+
+
+def applies(x: Tensor) -> bool:
+    """Whether the kernels can take this input."""
+    return (
+        x.dtype is torch.float32
+        and x.device.type == "cpu"
+        and not torch._C._are_functorch_transforms_active()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+@cache
+def _sizes(*numbers: int) -> ctypes.Array:
+    """Numbers in the memory layout of C++, such as a `Geometry`."""
+    return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+@cache
+def _forward_floats(geometry: tuple[int, ...], keep: bool) -> int:
+    return library.load().lenet_forward_floats(_sizes(*geometry), keep)
+
+
+@cache
+def _backward_floats(geometry: tuple[int, ...]) -> int:
+    return library.load().lenet_backward_floats(_sizes(*geometry))
+
+
+def lenet_blocks(x: Tensor, first: nn.Conv2d, second: nn.Conv2d) -> Tensor:
+    """Two 5x5 convolutions, each with bias, 2x2 maximum and ReLU: features [N, C * H * W]."""
+    padding = first.padding[0]
+    return _LeNetBlocks.apply(x, first.weight, first.bias, second.weight, second.bias, padding)
+
+
+class _LeNetBlocks(torch.autograd.Function):
+    """Both blocks in one node: what lies between them never leaves the kernels' layout."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight1: Tensor,
+        bias1: Tensor,
+        weight2: Tensor,
+        bias2: Tensor,
+        pad: int,
+    ) -> Tensor:
+        # No copies: the engine's images and weights are in this order already.
+        images = x.permute(0, 2, 3, 1).contiguous()
+        weight1 = weight1.permute(0, 2, 3, 1).contiguous()
+        weight2 = weight2.permute(0, 2, 3, 1).contiguous()
+        count, height, width, channels = images.shape
+        middle, features = len(weight1), len(weight2)
+        geometry = (count, channels, height, width, pad, middle, features)
+        keep = any(ctx.needs_input_grad)
+        memory = torch.empty(_forward_floats(geometry, keep))
+        rows = ((height + 2 * pad - 4) // 2 - 4) // 2
+        columns = ((width + 2 * pad - 4) // 2 - 4) // 2
+        output = torch.empty(count, features * rows * columns)
+        library.load().lenet_forward(
+            _sizes(*geometry),
+            keep,
+            images.data_ptr(),
+            weight1.data_ptr(),
+            bias1.data_ptr(),
+            weight2.data_ptr(),
+            bias2.data_ptr(),
+            memory.data_ptr(),
+            output.data_ptr(),
+        )
+        if keep:
+            ctx.geometry = geometry
+            ctx.save_for_backward(memory, weight2)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        forward_memory, weight2 = ctx.saved_tensors
+        _, channels, _, _, _, middle, features = geometry = ctx.geometry
+        weights1, weights2 = middle * 25 * channels, features * 25 * middle
+        result = torch.empty(weights1 + middle + weights2 + features)
+        own1, bias1, own2, bias2 = result.split([weights1, middle, weights2, features])
+        memory = torch.empty(_backward_floats(geometry))
+        gradient = gradient.contiguous()
+        library.load().lenet_backward(
+            _sizes(*geometry),
+            gradient.data_ptr(),
+            weight2.data_ptr(),
+            forward_memory.data_ptr(),
+            memory.data_ptr(),
+            own1.data_ptr(),
+            bias1.data_ptr(),
+            own2.data_ptr(),
+            bias2.data_ptr(),
+        )
+        own1 = own1.view(middle, 5, 5, channels).permute(0, 3, 1, 2)
+        own2 = own2.view(features, 5, 5, middle).permute(0, 3, 1, 2)
+        return None, own1, bias1, own2, bias2, None
+
+
+class NativeWinograd(torch.autograd.Function):
+    """`torch_layers.Winograd` with its transforms in C++. The products are PyTorch's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        kernels, images = library.load(), x.permute(0, 2, 3, 1).contiguous()
+        count, height, width, inputs = images.shape
+        outputs, tiles = len(weight), height * width // 16
+        filters = transformed_filters(weight)
+        result = x.new_empty(count, height, width, outputs)
+        ctx.part = part = max(1, _PART // (tiles * inputs))
+        ctx.save_for_backward(images, filters)
+        transformed = _matrices(part * tiles, inputs)
+        for some, into in zip(images.split(part), result.split(part), strict=True):
+            own = [matrix[: len(some) * tiles] for matrix in transformed]
+            sizes = _sizes(len(some), height, width, inputs)
+            kernels.winograd_inputs(sizes, some.data_ptr(), _addresses(own))
+            products = [_product(*pair) for pair in zip(own, filters, strict=True)]
+            sizes = _sizes(len(some), height, width, outputs)
+            kernels.winograd_outputs(sizes, _addresses(products), into.data_ptr())
+        return result.permute(0, 3, 1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        kernels = library.load()
+        images, filters = ctx.saved_tensors
+        _, height, width, inputs = images.shape
+        outputs, part, tiles = filters.shape[1], ctx.part, height * width // 16
+        arriving = gradient.permute(0, 2, 3, 1).contiguous()
+        result, total = torch.zeros_like(images), torch.zeros_like(filters)
+        transformed, products = _matrices(part * tiles, inputs), _matrices(part * tiles, outputs)
+        parts = (tensor.split(part) for tensor in (images, arriving, result))
+        for some, given, into in zip(*parts, strict=True):
+            own = [matrix[: len(some) * tiles] for matrix in transformed]
+            input_sizes = _sizes(len(some), height, width, inputs)
+            kernels.winograd_inputs(input_sizes, some.data_ptr(), _addresses(own))
+            given_own = [matrix[: len(some) * tiles] for matrix in products]
+            sizes = _sizes(len(some), height, width, outputs)
+            kernels.winograd_outputs_backward(sizes, given.data_ptr(), _addresses(given_own))
+            for sum_, given_one, one in zip(total, given_own, own, strict=True):
+                sum_ += _product(given_one.T, one.T)
+            pairs = zip(given_own, filters.transpose(1, 2), strict=True)
+            given_tiles = [_product(*pair) for pair in pairs]
+            kernels.winograd_inputs_backward(input_sizes, _addresses(given_tiles), into.data_ptr())
+        return result.permute(0, 3, 1, 2), filters_gradient(total)
+
+
+def _matrices(rows: int, columns: int) -> list[Tensor]:
+    """Room for 36 matrices.
+
+    They are a little further apart than their size: with a power of two between them, numbers that
+    are written together would share one set of the processor's cache.
+    """
+    room = torch.empty(36, rows * columns + _PADDING)
+    return [one[: rows * columns].view(rows, columns) for one in room]
+
+
+def _addresses(matrices: list[Tensor]) -> ctypes.Array:
+    return (ctypes.c_void_p * len(matrices))(*[matrix.data_ptr() for matrix in matrices])
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b.T by oneDNN.
+
+    On AMD's processors torch.mm, which is MKL's, uses only half of the vectors' width: it takes
+    twice as long there, and cnn_bn's step 1.4 times.
+    """
+    return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
