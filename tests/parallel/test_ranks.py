@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput
+from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput, MachineFault
 from fedbench.parallel import ranks as module
-from fedbench.parallel.failures import MachineFault
 from fedbench.parallel.ranks import LEADER, AllLeave, Ranks
 
 LONG = 600  # nothing here may wait that long

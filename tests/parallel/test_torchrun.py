@@ -129,7 +129,8 @@ def test_a_refused_job_does_not_end_a_sweep_whose_files_the_leader_writes():
     assert [one.status for one in ended] == [2, 2]
     assert ended[0].out.count("run: ") == 2
     assert any("job 1: cohort=1000: must be at most" in line for line in lines(ended[0]))
-    assert {file.name for file in Path("leader").iterdir()} == {"multirun.yaml", "0", "1", "2"}
+    made = {"multirun.yaml", "summary.csv", "comparison.png", "0", "1", "2"}
+    assert {file.name for file in Path("leader").iterdir()} == made
     assert not Path("follower").exists()
 
 

@@ -5,11 +5,14 @@ run goes on.
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 
 import pytest
+import torch
 from support.faulty_runs import SETTING, folder_of, one_line, result, run, uninterrupted
 
-from fedbench.parallel.failures import MachineFault, WorkerExit, WorkerFailure, first_cause
+from fedbench.core.errors import MachineFault
+from fedbench.parallel.failures import WorkerExit, WorkerFailure, describe, first_cause
 
 METHOD = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=2")
 # What happens in a worker's second round, and what standard error says.
@@ -82,3 +85,70 @@ def test_the_cause_goes_before_its_consequences():
     assert isinstance(first_cause([late], [1], 2, 9), MachineFault)
     assert "workers waited 9 seconds for each other" in str(first_cause([late, late], [], 2, 9))
     assert isinstance(first_cause([lost], [], 2, 9), WorkerFailure)
+
+
+GPU = "GPU 1 (NVIDIA A100, 80 GiB)"
+LESS = "a smaller runtime.workers, client.batch_size or eval.batch_size needs less"
+TIMED_OUT = "CUDA error: the launch timed out and was terminated"
+NO_KERNEL = "CUDA error: no kernel image is available for execution on the device"
+# As PyTorch words them, and what is made of them.
+GPU_ERRORS = [
+    (
+        torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 79.1"
+            " GiB of which 3.00 MiB is free."
+        ),
+        f"{GPU} has not enough memory for 20.00 MiB more; {LESS}",
+    ),
+    (
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        f"{GPU} has not enough memory; {LESS}",
+    ),
+    (
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`"),
+        f"{GPU} has not enough memory; {LESS}",
+    ),
+    (
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        f"{GPU} has not enough memory; {LESS}",
+    ),
+    (torch.AcceleratorError("CUDA error: out of memory\nCompile with"), f"{GPU} has not enough"),
+    (
+        torch.AcceleratorError(f"{TIMED_OUT}\nCompile with `TORCH_USE_CUDA_DSA`"),
+        f"the driver of {GPU} ended a computation that took too long ({TIMED_OUT});",
+    ),
+    (
+        torch.AcceleratorError(f"{NO_KERNEL}\nCompile with `TORCH_USE_CUDA_DSA`"),
+        f"{GPU} cannot be used ({NO_KERNEL}); runtime.device=cpu trains without it",
+    ),
+    (
+        RuntimeError("Cannot re-initialize CUDA in forked subprocess. To use CUDA with"),
+        "this process has used CUDA already, so it cannot start workers that use it; a new process",
+    ),
+    (
+        RuntimeError(
+            "avg_pool3d_backward_cuda does not have a deterministic implementation, but you set"
+        ),
+        f"avg_pool3d_backward_cuda does not have a deterministic implementation on {GPU};"
+        " runtime.deterministic=false allows it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "words"), GPU_ERRORS)
+def test_what_a_gpu_does_to_a_run_is_one_line_with_a_remedy(monkeypatch, error, words):
+    about = SimpleNamespace(name="NVIDIA A100", total_memory=80 * 2**30)
+    assert describe(error).startswith(words.replace(GPU, "the GPU"))  # CUDA is not asked here
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: about)
+    ended = WorkerExit.of(0, error)
+    assert ended.fault.startswith(words)
+    assert "\n" not in ended.fault
+    assert not ended.lost
+
+
+def test_an_unknown_error_of_a_gpu_keeps_its_traceback_and_is_no_lost_peer():
+    ended = WorkerExit.of(0, torch.AcceleratorError("CUDA error: operation timed out in a kernel"))
+    assert (ended.fault, ended.lost, ended.waited) == ("", False, False)
+    assert "operation timed out" in ended.traceback

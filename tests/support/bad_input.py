@@ -32,7 +32,7 @@ KEYS = {
     "hydra.foo=3": "unknown key 'hydra.foo'",
     "+foo=3": "unknown key 'foo': choose from checkpoint, client",
     "+partition.beta=1": (
-        "unknown key 'partition.beta': choose from alpha, clients, local_test, min_samples"
+        "unknown key 'partition.beta': choose from alpha, cap, clients, least_share, local_test"
     ),
     "partition=nonbalance partition.alpha=1": "unknown key 'partition.alpha': choose from clients",
     "algo.mu=3": "unknown key 'algo.mu'",
@@ -58,6 +58,12 @@ KEYS = {
     "model._target_=subprocess.Popen": (
         "model._target_=subprocess.Popen: must be a dataclass with the method network"
     ),
+    "data._target_=nowhere.Own": (
+        "data._target_=nowhere.Own: cannot import nowhere (looked in the installed packages;"
+    ),
+    "data._target_=fedbench.data.Digit": "must be the name of a class; did you mean 'Digits'?",
+    "data._target_=fedbench.data.synthetic.Own": "synthetic.Own: must be the name of a class",
+    "partition._target_=fedbench.partitions.picture.Own": "must be the name of a class",
     "algo.aggregate._target_=3": "algo.aggregate._target_=3: must be the name of a class",
     "client=3": "client=3: must be a section with keys of its own, such as client.epochs",
     "client.lr_decay=3": "client.lr_decay=3: must be a section with keys of its own",
@@ -86,7 +92,7 @@ HYDRA = {
     "-m hydra/launcher=submitit_lokal": (
         "hydra/launcher=submitit_lokal: did you mean 'submitit_local'?"
     ),
-    "objective=zzz": "objective=zzz: choose from best_accuracy, final_accuracy, test_loss",
+    "objective=zzz": "objective=zzz: choose from best_accuracy, best_val_accuracy,",
 }
 
 VALUES = {
@@ -102,6 +108,17 @@ VALUES = {
     "client.batch_size=1.5": "client.batch_size=1.5: must be `full` or an integer",
     "client.batch_size=[32]": "client.batch_size=[32]: must be `full` or an integer",
     "client.batch_size=10000000000000": "must be `full` or an integer of at least 1",
+    "client.last_batch=skip": "client.last_batch=skip: choose from drop, keep, scaled",
+    "stop.accuracy=50": "stop.accuracy=50.0: must be above 0 and at most 1",
+    "stop.loss_factor=1": "stop.loss_factor=1.0: must be above 1",
+    "stop.patience=0": "stop.patience=0: must be an integer of at least 1",
+    "eval.population=some": "eval.population=some: choose from all, cohort",
+    "data=mnist scale=smoke model=lenet model.padding=3": (
+        "model.padding=3: must be an integer of at least 0 and at most 2"
+    ),
+    "data=mnist scale=smoke model=resnet18 model.frozen=true": (
+        "model.frozen=true: must be false without model.pretrained=true or model.weights"
+    ),
     "client.epochs=1.5": "client.epochs=1.5: must be an integer",
     "client.epochs=100000000000000000000000": "must be an integer of at most 1000000000000",
     "client.lr=-0.1": "client.lr=-0.1: must be at least 1e-30",
@@ -120,6 +137,18 @@ VALUES = {
     "client.optimizer=adam client.momentum=0.9": "client.momentum=0.9: must be 0",
     "client.optimizer=sdg": "client.optimizer=sdg: did you mean 'sgd'?",
     "runtime.device=cuda": "runtime.device=cuda: must be cpu or auto: there is no CUDA device here",
+    "runtime.device=mps": (
+        "runtime.device=mps: must be auto, cpu or cuda; no other device is supported"
+    ),
+    "runtime.precision=bf16 runtime.device=cpu": (
+        "runtime.precision=bf16: must be float32 on the CPU"
+    ),
+    "runtime.precision=float16": "runtime.precision=float16: did you mean 'float32'?",
+    "runtime.deterministic=2": "runtime.deterministic=2: must be true or false",
+    "runtime.kernels=fast": "runtime.kernels=fast: choose from auto, native, torch",
+    "runtime.kernels=native": "runtime.kernels=native: must be auto or torch: "
+    "no layer of this network has native kernels",
+    "runtime.graph=on": "runtime.graph=on: choose from auto, off",
     "runtime.workers=0": "runtime.workers=0: must be an integer of at least 1 and at most 1024",
     "results=": "results=: must be the path of a folder",
     "results=null": "results=None: must be a name",
@@ -131,6 +160,21 @@ VALUES = {
         "partition.clients=2000: must be at most 1438, the number of training samples"
     ),
     "partition.min_samples=1000": "partition.min_samples=1000: must be at most 359",
+    "partition.seed=-1": "partition.seed=-1: must be an integer of at least 0",
+    "data.subset_seed=-1": "data.subset_seed=-1: must be an integer of at least 0",
+    "data.validation=1": "data.validation=1.0: must be at least 0 and below 1",
+    "data.validation=0.0001": (
+        "data.validation=0.0001: must leave at least one of 1,438 training examples on either side"
+    ),
+    "checkpoint.keep=2": "checkpoint.keep=2: must be true or false",
+    "objective=best_val_accuracy": (
+        "objective=best_val_accuracy: must have data.validation above 0"
+    ),
+    "partition.least_share=1.5": "partition.least_share=1.5: must be at least 0 and at most 1",
+    "partition.least_share=1 partition.alpha=0.01": (
+        "partition.least_share=1.0: must be smaller, or partition.alpha larger: of 5000 draws none"
+    ),
+    "partition.cap=1": "partition.cap=1: must be true or false",
     "partition.local_test=1": "partition.local_test=1.0: must be at least 0 and below 1",
     "partition=labels partition.per_client=11": "partition.per_client=11: must be at most 10",
     "partition=file": "partition.path=None: must be a JSON file",
@@ -152,6 +196,9 @@ VALUES = {
 DATA = {
     "data=npz": "data.path=None: ",
     "data=mnist": "data=mnist: not in",
+    "data.pool=true": (
+        "data.pool=true: must be false without partition.local_test, the share of examples that"
+    ),
     "data.subset=0": "data.subset=0: ",
     "data.subset=5000": "data.subset=5000: ",
     "data.source=fake": "data.source=fake: choose from real, synthetic",
@@ -182,11 +229,22 @@ DATA = {
 }
 
 ALGORITHMS = {
+    "modifier=[head_rate] algo.modifiers.head_rate.factor=-1": (
+        "algo.modifiers.head_rate.factor=-1.0: must be at least 0"
+    ),
     "algo=fedprox algo.mu=-1": "algo.mu=-1.0: ",
     "algo=fedprox algo.mu=x": "algo.mu=x: must be a number",
     "algo=fedavgm algo.momentum=1": "algo.momentum=1.0: ",
     "algo=fedavgm algo.variant=heavy": "algo.variant=heavy: did you mean 'heavy-ball'?",
     "algo=fedpmvr algo.variant=null": "algo.variant=None: must be a name",
+    "algo=fedpgvc algo.sigma=0": (
+        "algo.sigma=0: must be above 0 and at most 1e+06, or measured or measured_mean"
+    ),
+    "algo=fedpgvc algo.sigma=mesured": (
+        "algo.sigma=mesured: must be a number above 0, or measured or measured_mean"
+    ),
+    "algo=fedpgvc algo.sigma=null": "algo.sigma=None: must be a number or a name",
+    "algo=fedpgvc algo.sigma_rounds=0": "algo.sigma_rounds=0: must be an integer of at least 1",
     "algo=feddyn algo.alpha=1e-45": "algo.alpha=1e-45: ",
     "algo=fedlc algo.tau=1e308": "algo.tau=1e+308: ",
     "algo=moon algo.temperature=1e-40": "algo.temperature=1e-40: ",
@@ -285,20 +343,19 @@ SWEEPS = {  # each has one job, so that there is one line
 }
 
 TABLES = {
-    "--foo": "fedbench-tables: unrecognized arguments: --foo; see fedbench-tables --help",
-    "--scale huge": "argument --scale: invalid choice: 'huge'",
-    "--only": "argument --only: expected one argument",
-    "nowhere": "results=nowhere: ",
-    "a b": "unrecognized arguments: b",
-    ". --only fedpgvc/table99": "--only=fedpgvc/table99: did you mean",
-    ". --only digits/methods": "results=.: no plan of digits/methods there",
-}
-
-REPRODUCE = {
-    "--foo": "reproduce_tables.py: unrecognized arguments: --foo; see reproduce_tables.py --help",
-    "--jobs 0": "--jobs=0: ",
-    "--jobs many": "argument --jobs: invalid int value: 'many'",
-    "--only nope": "--only=nope: choose from",
+    "": "fedbench-tables: the following arguments are required: COMMAND; see ",
+    "rendr": "invalid choice: 'rendr'",
+    "render --foo": "fedbench-tables: unrecognized arguments: --foo; see fedbench-tables --help",
+    "render --scale huge": "argument --scale: invalid choice: 'huge'",
+    "render --only": "argument --only: expected one argument",
+    "render nowhere": "results=nowhere: ",
+    "render a b": "unrecognized arguments: b",
+    "render . --only fedpgvc/table99": "--only=fedpgvc/table99: did you mean",
+    "render . --only digits/methods": "results=.: no plan of digits/methods there",
+    "run --foo": "unrecognized arguments: --foo; see fedbench-tables --help",
+    "run --jobs 0": "--jobs=0: must be an integer of at least 1",
+    "run --jobs many": "argument --jobs: invalid int value: 'many'",
+    "run --only nope": "--only=nope: choose from",
 }
 
 PREPARE = {

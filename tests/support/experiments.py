@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import torch
 from hydra import compose, initialize_config_dir
@@ -45,6 +46,12 @@ def parts(*overrides: str) -> PreparedRun:
     return prepare(config(*DATA, *overrides))
 
 
+def prepare_as_asked(made: Config) -> PreparedRun:
+    """Also where that is a run of FedAvg by construction, which it would otherwise become."""
+    with mock.patch("fedbench.train._why_fedavg", return_value=""):
+        return prepare(made)
+
+
 def federation(*overrides: str, device: str = "cpu") -> Federation:
     made = parts(*overrides)
     return assemble(made, device)
@@ -52,15 +59,26 @@ def federation(*overrides: str, device: str = "cpu") -> Federation:
 
 def assemble(made: PreparedRun, device: str = "cpu", group: Group | None = None) -> Federation:
     where = torch.device(device)
-    shards = [torch.from_numpy(own).to(where) for own in made.shards]
-    train, test = examples(made.data, "train", where), examples(made.data, "test", where)
+    augmented = getattr(made.config.data, "augment", ())
+    train, test = examples(made.data, "train", where, augmented), examples(made.data, "test", where)
+    place = train.x.device  # as `fedbench.train.assemble` does
+    shards = [torch.from_numpy(own).to(place) for own in made.shards]
     model = FlatModel(made.model, where)
     algorithm = made.unbound.bind(replace(made.context, model=model))
     scalars, classes, tests = made.config.scalars, made.data.classes, made.split.local_tests
-    local_tests = None if tests is None else [torch.from_numpy(own).to(where) for own in tests]
+    local_tests = None if tests is None else [torch.from_numpy(own).to(place) for own in tests]
     group = group or Group()
     return Federation(
-        model, train, test, shards, algorithm, scalars, group, classes, local_tests=local_tests
+        model,
+        train,
+        test,
+        shards,
+        algorithm,
+        scalars,
+        group,
+        classes,
+        local_tests=local_tests,
+        validation=None if made.data.val_y is None else examples(made.data, "val", where),
     )
 
 

@@ -225,3 +225,16 @@ def one_line(text: str) -> str:
     assert len(lines) == 1, text
     assert "Traceback" not in text
     return lines[0]
+
+
+def whole_and_resumed(fedbench, *setting: str, call: int = 4) -> tuple:
+    """A run by one worker, and the same by two that were killed in an evaluation, and resumed."""
+    whole = fedbench(*setting, "results=whole", "runtime.workers=1")
+    assert whole.status == 0, whole.err
+    broken = (*setting, "results=broken", "runtime.workers=2")
+    killed = run(*broken, place="evaluation", call=call, kind="parent")
+    assert killed.status == -signal.SIGKILL, killed.err
+    resumed = fedbench(*broken)
+    assert "resuming after round" in resumed.out
+    assert result(resumed.folder) == result(whole.folder)
+    return whole, resumed

@@ -29,9 +29,12 @@ CANNOT = {
     "force": (True, "whether a finished run is repeated"),
     "scale": ("paper", "a label; what a scale sets is seen in the other keys"),
     "checkpoint.every": (3, "a resumed run is bit-identical to one that never stopped"),
+    "checkpoint.keep": (True, "whether a finished run can be extended"),
     "runtime.workers": (2, "reductions are in client order for any number of processes"),
     "runtime.timeout": (99, "how long a process waits for the others"),
+    "runtime.graph": ("off", "a recorded step has the same kernels; the CPU records none"),
     "runtime.device": ("cpu", "auto is the CPU here; the device that is used is part of the id"),
+    "runtime.deterministic": (False, "the CPU always is; of a GPU's runs it is part of the id"),
     "data.root": ("COPY_OF_ROOT", "the examples themselves are part of the id"),
     "data.download": (True, "the examples themselves are part of the id"),
     "algo.allow_adaptive": (
@@ -62,10 +65,16 @@ ID_ALONE = ("model.download",)  # training that network takes too long here
 FINER = {
     "eval.batch_size": (7, "sums of losses are rounded differently, in the last bits at most"),
     "eval.conformal": (True, "adds files, which a finished run under the same id would not have"),
+    **{
+        f"diagnostics.{name}": (True, "adds columns, as the one below")
+        for name in ("drift", "seconds", "update_variance")
+    },
     "diagnostics.gradient_norms": (
         True,
         "adds columns, which a finished run under the same id would not have",
     ),
+    "stop.loss_factor": (None, "matters when a loss explodes"),
+    "stop.patience": (9, "matters when that many evaluations bring no better accuracy"),
     "runtime.threads": (2, "kernels may add in another order"),
     "data.train_size": (
         59999,
@@ -84,6 +93,7 @@ SCALARS = {
     "client.epochs": 2,
     "client.steps": 5,
     "client.batch_size": 4,
+    "client.last_batch": "drop",
     "client.lr": 0.05,
     "client.optimizer": "adam",
     "client.momentum": 0.5,
@@ -92,11 +102,13 @@ SCALARS = {
     "server.lr": 0.5,
     "server.weights": "uniform",
     "eval.every": 2,
+    "stop.accuracy": 0.01,
     "algo.weights": "uniform",
     "algo.local": "head",
     "algo.pooled": True,
     "data.source": "real",
     "data.subset": 50,
+    "data.validation": 0.2,
     "data.augment": ["flip"],
     "data.shape": [26, 28, 1],
     "data.classes": 9,
@@ -106,7 +118,10 @@ SCALARS = {
     "model.projection": 5,
     "partition.clients": 4,
     "partition.alpha": 0.5,
+    "partition.seed": 1,
     "partition.local_test": 0.2,
+    "partition.cap": True,
+    "partition.least_share": 0.9,
 }
 
 # By the words that choose them: short names of algorithms, fields of modifiers and of other groups.
@@ -117,9 +132,15 @@ CHOSEN = {
     "algo=fedbn model=lenet model.batch_norm=true": {
         "algo.scoring": "mean_acc",
         "model.batch_norm": False,
+        "model.padding": 0,
     },
     "algo=feddyn": {"algo.alpha": 0.1},
-    "algo=fedecgr": {"algo.beta": 0.9, "algo.ratio": 0.9, "algo.select": "norm_topk"},
+    "algo=fedecgr": {
+        "algo.beta": 0.9,
+        "algo.ratio": 0.9,
+        "algo.select": "norm_topk",
+        "algo.alignment": True,
+    },
     "algo=fedgen client.epochs=2": {
         "algo.alpha": 1.0,
         "algo.beta": 1.0,
@@ -160,7 +181,7 @@ CHOSEN = {
     "algo=pfedsim": {"algo.warmup": 1.0, "algo.scoring": "mean_acc"},
     "algo=scaffold": {"algo.modifiers.control_variate.layers": 1},
     "modifier=[control_variate]": {"layers": 1},
-    "modifier=[ecgr]": {"beta": 0.9, "ratio": 0.9, "select": "norm_topk"},
+    "modifier=[ecgr]": {"beta": 0.9, "ratio": 0.9, "select": "norm_topk", "alignment": True},
     "modifier=[gsnr]": {
         "steps": 3,
         "batch": 3,
@@ -169,6 +190,7 @@ CHOSEN = {
         "rounding": "floor",
         "interpolation": 0.5,
     },
+    "modifier=[head_rate]": {"factor": 3.0, "layers": 1, "skip": 1},
     "modifier=[pgvc]": {"rho": "eq15", "sigma": 2.0, "layers": 1, "skip": 1},
     "modifier=[pmvr]": {"alpha": 0.5, "variant": "ema", "layers": 1, "skip": 1},
     "modifier=[prox]": {"mu": 0.5},
@@ -204,6 +226,8 @@ SOMETIMES = [
     ("", "client.nesterov", True, "client.momentum=0.9"),
     ("", "client.lr_decay.every", 2, "client.lr_decay.factor=0.5"),
     ("", "client.lr_decay.first", 1, "client.lr_decay.factor=0.5 client.lr_decay.every=2"),
+    ("", "data.pool", True, "partition.local_test=0.2"),
+    ("", "eval.population", "cohort", "partition.local_test=0.2 cohort=1"),
     ("", "data.train_size", 61, "data.subset=null data.train_size=60"),
     ("algo=scaffold", "algo.correction", "outside", "client.momentum=0.9"),
     ("algo=fedpvr", "algo.correction", "outside", "client.momentum=0.9"),
@@ -217,6 +241,15 @@ SOMETIMES = [
     ("algo=fednova", "algo.normaliser", "steps", "client.momentum=0.9"),
     ("algo=fednova", "algo.effective", "norms", "algo.mu=0.5"),
     ("algo=fedpgvc", "algo.eq16_literal", True, "server.lr=0.5"),
+    ("algo=fedpgvc", "algo.sigma", "measured_mean", "algo.sigma=measured"),
+    ("algo=fedpgvc", "algo.sigma_rounds", 1, "algo.sigma=measured"),
+    ("modifier=[pgvc]", "algo.modifiers.pgvc.sigma", "measured", "client.lr=0.05"),
+    (
+        "modifier=[pgvc]",
+        "algo.modifiers.pgvc.sigma_rounds",
+        1,
+        "algo.modifiers.pgvc.sigma=measured",
+    ),
     ("algo=fedncv", "algo.beta", 0.9, "algo.variant=beta"),
     ("algo=fedncv", "algo.normalise", False, "algo.variant=beta"),
     (
@@ -228,6 +261,9 @@ SOMETIMES = [
     ("algo=fedgsnr", "client.steps", 2, "partition.local_test=0.2"),
     ("modifier=[gsnr]", "client.epochs", 3, "partition.local_test=0.2"),
     ("", "partition.min_samples", 15, "partition.alpha=0.05"),
+    ("", "data.subset_seed", 1, "data.validation=0.2"),
+    ("data.source=real data.root=ROOT", "data.subset_seed", 1, "data.subset=40"),
+    ("partition=file partition.path=SPLIT", "partition.seed", 1, "partition.local_test=0.2"),
     ("partition=file partition.path=SPLIT", "partition.clients", 3, ""),
 ]
 
@@ -235,9 +271,17 @@ LARGE = {
     "model=resnet18": {"model.stem": "cifar", "model.extra": False, "model.image_size": 40},
     "model=vgg16 data=cifar10": {"model.batch_norm": True},
 }
-# `model.pretrained` needs torchvision's file: test_model_pretrained.py. ViT's image size is the
-# ResNet's setting. `data.name` can only be the dataset's own: bad_input.py.
-ELSEWHERE = ("model.pretrained", "data.name")
+# `model.pretrained` and `model.frozen` need torchvision's file: test_pretrained.py. ViT's image
+# size is the ResNet's setting. `data.name` can only be the dataset's own: bad_input.py.
+# `runtime.precision` needs a GPU: test_devices.py. `runtime.kernels` needs a compiler:
+# test_native_kernels.py.
+ELSEWHERE = (
+    "model.pretrained",
+    "model.frozen",
+    "data.name",
+    "runtime.precision",
+    "runtime.kernels",
+)
 
 # Two ways to say the same: (words that choose, key, value) has the id and the numbers of the words
 # alone.
@@ -247,8 +291,14 @@ ALIKE = [
     ("", "server.weights", "samples"),
     ("algo=fedncv", "algo.beta", 0.9),
     ("algo=fedncv", "algo.normalise", False),
+    ("client.batch_size=full", "client.last_batch", "drop"),
+    ("", "eval.population", "cohort"),
+    ("partition.local_test=0.2", "eval.population", "cohort"),
     ("algo=fedgsnr", "algo.batch", 8),
     ("algo=fedpgvc", "algo.eq16_literal", True),
+    ("algo=fedpgvc", "algo.sigma", 1),
+    ("algo=fedpgvc", "algo.sigma_rounds", 2),
+    ("algo=fedpgvc algo.rho=eq15", "algo.sigma", "measured"),
     ("algo=fedgsnr", "client.epochs", 3),
     ("", "client.lr_decay.every", 2),
     ("client.lr_decay.factor=0.5 client.lr_decay.every=2", "client.lr_decay.first", 2),
@@ -257,6 +307,10 @@ ALIKE = [
     ("attack=label_shift attack.clients=[0,1]", "attack.clients", [1, 0]),
     ("attack=random_input attack.clients=[0,1]", "attack.clients", [1, 0]),
     ("algo=local", "server.lr", 0.5),
+    ("", "partition.seed", 0),
+    ("", "data.subset_seed", 1),  # a stand-in is the same for every seed
+    ("data.validation=0.2", "data.subset_seed", 0),
+    ("partition=file partition.path=SPLIT", "partition.seed", 1),
     ("", "client.weight_decay", -0.0),
     ("", "client.momentum", -0.0),
 ]

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import save_file
 
-from fedbench.study.experiment import Experiment
-from fedbench.study.runs import Study, StudyCell, StudyRun
+from fedbench.report.experiment import Experiment
+from fedbench.report.runs import Study, StudyCell, StudyRun
 
 Files = dict[str, Any]  # name -> a table; arrays by name for .npz and .safetensors
 
@@ -24,7 +24,9 @@ def experiment(
 ) -> Experiment:
     given = {
         "seeds": [0, 1, 2],
-        "scales": {"smoke": {"reduction": "2 rounds", "seeds": [0, 1, 2]}},
+        "scales": {
+            name: {"reduction": "2 rounds", "seeds": [0, 1, 2]} for name in ("smoke", "decisive")
+        },
         **fields,
     }
     return Experiment("made/up", "Made up", "Figure 1", "A title", show, axes or {}, **given)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 # so that every module that asks for the configuration folder is there to be told
 import fedbench.cli
-import fedbench.study.reproduce
+import fedbench.report.cli
 from fedbench.config.validate import config_folder
 
 SETTINGS = """# @package _global_
@@ -29,14 +29,13 @@ data: {subset: 150}
 study:
   paper: Small
   seeds: [0, 1]
-  baseline: FedAvg
   provenance:
     rounds: {from: paper, why: section 1}
     client.lr: {from: choice, why: nobody says}
     algo.mu: {from: choice, why: a guess, only: {method: [FedProx]}}
   scales:
     smoke: {reduction: 2 of 3 rounds, overrides: rounds=2 data.source=real data.subset=150}
-    laptop: {reduction: 1 of 3 rounds, overrides: rounds=1 data.subset=150, seeds: [0]}
+    decisive: {reduction: 1 of 3 rounds, overrides: rounds=1 data.subset=150, seeds: [0]}
 """
 TABLE = """# @package _global_
 # fedbench experiment=small/table1
@@ -116,6 +115,7 @@ study:
   title: One dataset is not at hand
   seeds: [0]
   axes: {data: {digits: "", MNIST: data=mnist}}
+  scales: {decisive: null}
   show: {form: table, rows: [data], columns: [], measures: {Best: best_accuracy}}
 """
 
@@ -142,10 +142,10 @@ def use(folder: Path, patch) -> None:
 
 
 def reproduce(*words: str) -> int:
-    """Call scripts/reproduce_tables.py here; returns its status."""
-    before, sys.argv = sys.argv, ["reproduce_tables.py", *words]
+    """Call `fedbench-tables run` here; returns its status."""
+    before, sys.argv = sys.argv, ["fedbench-tables", "run", *words]
     try:
-        fedbench.study.reproduce.main()
+        fedbench.report.cli.main()
     except SystemExit as ended:
         return ended.code
     finally:

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import torch
 from support import experiments
 from support.faulty_runs import WORDS
 
-from fedbench.training.divergence import DIVERGED_FACTOR, loss_limit, worst
+from fedbench.training.divergence import broken_step, loss_limit, worst
 
 QUICK = ("rounds=3", "client.epochs=1", "partition.clients=4", "runtime.workers=1")
 ALWAYS = (
@@ -82,12 +83,12 @@ def test_a_loss_names_the_client_and_the_layer_of_its_step():
 
 
 def test_a_loss_past_the_stated_multiple_names_the_largest_step():
-    assert loss_limit(10) == DIVERGED_FACTOR * math.log(10)
+    assert loss_limit(10, 1000.0) == 1000.0 * math.log(10)
     for factor, broken in ((0.99, False), (1.01, True)):
         made = experiments.federation("rounds=1", *experiments.PLAIN)
         initial = made.divergence.initial_loss(0)
         made.divergence.initial_loss = lambda client, initial=initial: initial
-        limit = max(loss_limit(10), DIVERGED_FACTOR * initial)
+        limit = max(loss_limit(10, 1000.0), 1000.0 * initial)
         original = made.trainer._steps
 
         def steps(facts, local, memories, made=made, original=original, loss=factor * limit):
@@ -128,7 +129,7 @@ def test_a_loss_that_was_large_from_the_start_is_no_divergence(fedbench, tmp_pat
         assert run.status == 0, run.err
         found.append(json.loads((run.folder / "summary.json").read_text()))
         rows = (run.folder / "metrics.csv").read_text().splitlines()
-        assert float(rows[-1].split(",")[2]) > loss_limit(2)
+        assert float(rows[-1].split(",")[2]) > loss_limit(2, 1000.0)
     assert [facts["status"] for facts in found] == ["finished", "finished"]
     assert found[0]["digest"] == found[1]["digest"]
     run = fedbench(*words, "client.lr=100")
@@ -233,6 +234,36 @@ def test_a_client_whose_last_step_broke_is_named():
     made.trainer._steps = steps
     _, found = diverged(made)
     assert (found.client, found.layer) == (2, "fc1")
+    # 2 epochs of batches of 32: the last one has what is left over.
+    steps, left = made.planned[2], made.sizes[2] % 32
+    assert (found.step, found.batch) == (steps, left or 32)
+
+
+def test_the_step_before_the_first_loss_out_of_bounds_is_named_with_its_batch():
+    local = SimpleNamespace(
+        losses=[torch.tensor(value) for value in (1.0, 2.0, 9000.0, math.nan)],
+        batch_sizes=[32, 1, 32, 1],
+    )
+    assert broken_step(local, limit=100.0) == (2, 1)
+    local.losses[2:] = [torch.tensor(3.0), torch.tensor(4.0)]
+    assert broken_step(local, limit=100.0) == (4, 1)  # the last step broke it, after its loss
+    local.losses[0] = torch.tensor(math.nan)  # the model was broken when it was received
+    assert broken_step(local, limit=100.0) == (1, 32)
+
+
+def test_without_a_factor_only_what_is_not_finite_has_diverged():
+    """Eq. 16 as printed inflates the model by (2 - lr) a round: the loss explodes, classes stay."""
+    words = ("algo=fedpgvc", "algo.eq16_literal=true", "server.lr=0.001", "client.lr=0.001")
+    words += (*experiments.PLAIN, "rounds=30")
+    _, found = diverged(experiments.federation(*words))
+    assert found.cause.startswith(("test loss", "training loss"))
+    *_, last = experiments.federation(*words, "stop.loss_factor=null").rounds()
+    assert (last.round, last.diverged) == (30, None)
+    assert last.score.loss > loss_limit(10, 1000.0)
+    _, found = diverged(
+        experiments.federation(*experiments.PLAIN, "client.lr=1e30", "stop.loss_factor=null")
+    )
+    assert "nan" in found.cause or "non-finite" in found.cause or "inf" in found.cause
 
 
 def test_buffers_are_divided_as_the_layers_are():
@@ -248,9 +279,11 @@ def test_the_summary_has_round_client_layer_and_cause_and_the_sweep_goes_on(fedb
     assert run.status == 0, run.err
     found = [json.loads((folder / "summary.json").read_text()) for folder in run_folders(run.out)]
     assert [facts["status"] for facts in found] == ["diverged", "finished"]
-    assert found[0]["diverged"].keys() == {"round", "client", "layer", "cause"}
+    assert found[0]["diverged"].keys() == {"round", "client", "layer", "cause", "step", "batch"}
     assert found[0]["diverged"]["layer"] == "fc1"
     assert f"training loss nan on client {found[0]['diverged']['client']}, layer fc1" in run.out
+    step = f"after local step {found[0]['diverged']['step']} (a batch of "
+    assert step in run.out
 
 
 def run_folders(out: str) -> list[Path]:

@@ -205,28 +205,3 @@ def test_the_first_new_rate_may_come_earlier_or_later():
         0.2,
         0.1,
     ]
-
-
-@pytest.mark.parametrize(
-    "algo", ["fedavg", "fedprox algo.mu=0.1", "scaffold", "fedbn", "fednova", "fedavgm"]
-)
-@pytest.mark.parametrize(
-    "optimizer", ["sgd client.momentum=0.9 client.nesterov=true", "adam algo.allow_adaptive=true"]
-)
-def test_no_stray_cpu_tensor(algo, optimizer):
-    """On the meta device, an operation that mixes devices raises: local training must touch its own
-    device only.
-    """
-    words = f"algo={algo} client.optimizer={optimizer}".split()
-    made = experiments.federation(*words, *experiments.BATCH_NORM, device="meta")
-    facts = made.plan_round(0)
-    before, memories = made.state.receive(facts.cohort[0])
-    trained = made.trainer(facts, 0, made.shards[facts.cohort[0]], before, memories)
-    assert trained.local.update.device.type == "meta"
-    made.state.remember(facts.cohort[0], trained.results)
-    for memory in made.state.clients.values():
-        assert all(
-            value.device.type == "meta" for state in memory.values() for value in state.values()
-        )
-    x, _ = made.evaluator.test.batch(slice(0, 10))
-    assert made.model.module(x).device.type == "meta"

@@ -41,6 +41,39 @@ def test_every_sample_trains_or_tests():
     assert parts.partition_hash() != whole.partition_hash()
 
 
+def test_only_the_clients_of_the_next_round_are_scored_when_that_is_asked():
+    every = made(*experiments.PLAIN, "cohort=2")
+    some = made(*experiments.PLAIN, "cohort=2", "eval.population=cohort")
+    for one, other in zip(every.rounds(), some.rounds(), strict=True):
+        scored = [row["client"] for row in other.score.clients]
+        assert scored == some._draw_cohort(other.round)
+        assert len(scored) == 2
+        # The same rows as those clients have where all are scored.
+        assert other.score.clients == [row for row in one.score.clients if row["client"] in scored]
+        assert other.score.accuracy == one.score.accuracy
+
+
+def test_a_pool_is_tested_on_what_its_clients_put_aside():
+    plain = experiments.parts(OWN_TESTS, *experiments.PLAIN)
+    pool = experiments.parts(OWN_TESTS, "data.pool=true", *experiments.PLAIN)
+    assert len(pool.data.train_y) == len(plain.data.train_y) + len(plain.data.test_y)
+    np.testing.assert_array_equal(
+        pool.data.train_y, np.concatenate([plain.data.train_y, plain.data.test_y])
+    )
+    own = np.concatenate([*pool.shards, *pool.split.local_tests])
+    np.testing.assert_array_equal(np.sort(own), np.arange(len(pool.data.train_y)))
+    tested = np.sort(np.concatenate(pool.split.local_tests))
+    np.testing.assert_array_equal(pool.data.test_y, pool.data.train_y[tested])
+    np.testing.assert_array_equal(pool.data.test_x, pool.data.train_x[tested])
+    assert "pooled" in pool.data.note
+    assert pool.id != plain.id
+    federation = experiments.assemble(pool)
+    (record,) = [one for one in federation.rounds() if one.round == 1]
+    # The share of all held-out examples that the global model has right.
+    weighted = record.score.others["local_before_accuracy_weighted"]
+    assert record.score.accuracy == pytest.approx(weighted)
+
+
 def test_small_clients_keep_a_training_sample():
     sizes = [0, 1, 2, 3, 10]
     split = hold_out(Split([np.arange(n) for n in sizes]), 0.9, seed=0)

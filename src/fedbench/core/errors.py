@@ -1,4 +1,6 @@
-"""Mistakes of the user: BadInput, which becomes one line and exit status 2, and its sentences."""
+"""How a run can end early: a mistake of the user (BadInput, and its sentences), a fault of the
+machine, a request.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,14 @@ class BadInput(Exception):
 
 class MissingData(BadInput):
     """A dataset that is not on this machine."""
+
+
+class MachineFault(Exception):
+    """The machine ended a run. The message is the one line for the user."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run stopped on request and can be resumed."""
 
 
 def bad_value(key: str, value: object, rule: str) -> BadInput:

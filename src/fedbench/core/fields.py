@@ -51,10 +51,25 @@ def choice(default: Any, options: Iterable[str]) -> Any:
     return _field(default, rule)
 
 
+def number_or(default: Any, words: Iterable[str], *, above: float, at_most: float) -> Any:
+    """A field for a number within bounds or one of a few words: `int | float | str`."""
+    options, inside = tuple(words), _bounds("", None, above, at_most, None)
+
+    def rule(value: Any) -> str | None:
+        if isinstance(value, str) and value in options:
+            return None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        wrong = inside(value) if is_number else f"must be a number above {above:g}"
+        return wrong and f"{wrong}, or {' or '.join(options)}"
+
+    return _field(default, rule)
+
+
 def check_fields(settings: Any, key: str = "") -> None:
     """Raise BadInput for the first field outside its range; `None` stands for a default."""
     for field in dataclasses.fields(settings):
-        name = f"{key}.{field.name}" if key else field.name
+        own = field.metadata.get("key", field.name)  # in a file it may be called `from`
+        name = f"{key}.{own}" if key else own
         value = getattr(settings, field.name, None)
         if dataclasses.is_dataclass(value):
             check_fields(value, name)

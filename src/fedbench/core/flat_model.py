@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -84,6 +85,8 @@ class FlatModel:
         position = floats = 0
         for name, modules in model.layers():
             start, before = position, len(buffers)
+            if _frozen(modules):  # never trained or sent, so no layer to anybody
+                continue
             for module in (inner for outer in modules for inner in outer.modules()):
                 own = list(module.parameters(recurse=False))
                 parameters += [(parameter, module) for parameter in own]
@@ -200,14 +203,18 @@ class FlatModel:
         """The pieces that the layers take of the values of a selection."""
         pieces, position = [], 0
         for layer in self.layers:
-            overlap = sum(
-                max(0, min(stop, layer.stop) - max(start, layer.start))
-                for start, stop in selection.spans
-            )
+            overlap = self.overlaps(selection, layer)
             if overlap:
                 pieces.append(slice(position, position + overlap))
                 position += overlap
         return pieces
+
+    def overlaps(self, selection: Selection, layer: Layer) -> int:
+        """How many coordinates of a layer are in a selection."""
+        return sum(
+            max(0, min(stop, layer.stop) - max(start, layer.start))
+            for start, stop in selection.spans
+        )
 
     def twin(self) -> FlatModel:
         """A second network of the same kind, in evaluation mode, for other parameters and
@@ -227,6 +234,13 @@ class FlatModel:
         return {
             name: value.detach().to("cpu").contiguous().clone() for name, value in state.items()
         }
+
+
+def _frozen(modules: Iterable[nn.Module]) -> bool:
+    """Whether no parameter of these modules is trained."""
+    return not any(
+        parameter.requires_grad for module in modules for parameter in module.parameters()
+    )
 
 
 def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:

@@ -12,6 +12,8 @@ import hashlib
 import numpy as np
 import torch
 
+LARGEST_SEED = 2**63 - 1
+
 
 def derive(seed: int, purpose: str, *numbers: int) -> int:
     """A 63-bit seed for one purpose, e.g. `derive(0, "batches", round, client)`."""

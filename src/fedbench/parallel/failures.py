@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,19 +19,27 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
 
+from fedbench.core.errors import MachineFault
+
 RESUME = "the last checkpoint is kept; the same command (without force=true) resumes"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 NO_MEMORY = re.compile(r"can('t|not) allocate memory|not enough memory|out of memory", re.I)
+# cuBLAS and cuDNN do not speak of memory when they cannot allocate their own.
+NO_GPU_MEMORY = re.compile(
+    r"(?:CUDA|HIP)(?: error:)? out of memory|CUBLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)"
+    r"|CUDNN_STATUS_(?:\w*ALLOC\w*FAILED|NOT_INITIALIZED)"
+)
+UNUSABLE_GPU = re.compile(
+    r"no kernel image is available|driver version is insufficient|driver on your system is too old"
+)
+FORKED_TOO_LATE = "Cannot re-initialize CUDA in forked subprocess"
+USED_BEFORE = "this process has used CUDA already, so it cannot start workers that use it"
 # What gloo says when another rank is gone or silent: the consequence of a failure, not its cause.
 LOST_PEER = re.compile(
     r"gloo|connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.I
 )
 TIMED_OUT = re.compile(r"timed? ?out", re.I)
-
-
-class MachineFault(Exception):
-    """The machine ended a run. The message is the one line for the user."""
 
 
 class WorkerFault(Exception):
@@ -61,11 +70,49 @@ def describe(error: BaseException) -> str:
         what = "the disk is full" if full_disk(error) else "the folder cannot be written"
         where = f", {error.filename}" if error.filename else ""
         return f"{what} ({error.strerror}{where})"
+    if isinstance(error, RuntimeError):
+        reason = _describe_gpu_error(str(error))
+        if reason:
+            return reason
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "there is not enough memory"
     if isinstance(error, OSError | RuntimeError) and NO_MEMORY.search(str(error)):
         return "there is not enough memory"
     return ""
+
+
+def _describe_gpu_error(text: str) -> str:
+    """What went wrong on a GPU, and what helps; empty for other errors."""
+    first = text.partition("\n")[0]
+    if NO_GPU_MEMORY.search(text):
+        size = re.search(r"Tried to allocate ([\d.]+ \w+)", text)
+        more = f" for {size[1]} more" if size else ""
+        return (
+            f"{_this_gpu()} has not enough memory{more}; a smaller runtime.workers,"
+            " client.batch_size or eval.batch_size needs less"
+        )
+    if "launch timed out" in text:
+        return (
+            f"the driver of {_this_gpu()} ended a computation that took too long ({first}); a GPU"
+            " that draws a screen has such a limit"
+        )
+    if UNUSABLE_GPU.search(text):
+        return f"{_this_gpu()} cannot be used ({first}); runtime.device=cpu trains without it"
+    if FORKED_TOO_LATE in text:
+        return f"{USED_BEFORE}; a new process can"
+    if "does not have a deterministic implementation" in text:
+        return f"{first.partition(',')[0]} on {_this_gpu()}; runtime.deterministic=false allows it"
+    return ""
+
+
+def _this_gpu() -> str:
+    """The GPU of this rank, in words. Asks nothing of CUDA where nobody has used it."""
+    if torch.cuda.is_initialized():
+        with suppress(RuntimeError):
+            number = torch.cuda.current_device()
+            about = torch.cuda.get_device_properties(number)
+            return f"GPU {number} ({about.name}, {about.total_memory / 2**30:.0f} GiB)"
+    return "the GPU"
 
 
 def explain(error: BaseException, results: Path) -> MachineFault | None:
@@ -95,8 +142,9 @@ class WorkerExit:
         """In the worker: what the parent has to know about an error."""
         fault = describe(error)
         text = "".join(traceback.format_exception(error))
+        of_gpu = isinstance(error, torch.AcceleratorError) or str(error).startswith(("CUDA", "HIP"))
         lost = isinstance(error, dist.DistError) or (
-            isinstance(error, RuntimeError) and bool(LOST_PEER.search(str(error)))
+            isinstance(error, RuntimeError) and not of_gpu and bool(LOST_PEER.search(str(error)))
         )
         lost = lost and not fault  # gloo reports a lack of memory on this machine, too
         waited = lost and bool(TIMED_OUT.search(str(error)))

@@ -56,6 +56,11 @@ class Group:
     def leader(self) -> bool:
         return self.rank == 0
 
+    @property
+    def forked(self) -> bool:
+        """Whether the ranks were forked on this machine."""
+        return self._memory is not None
+
     def shared_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
         """A tensor that every rank sees, valid until the one after the next.
 

@@ -15,10 +15,6 @@ from typing import Any
 from fedbench.parallel.processes import speaks
 
 
-class Interrupted(Exception):
-    """The run stopped on request and can be resumed."""
-
-
 class StopRequest:
     """A flag that signals set in the parent and that forked ranks read.
 

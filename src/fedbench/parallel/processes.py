@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
+from fedbench.core.machine import loopback_interface
 from fedbench.parallel.failures import WorkerExit, first_cause
 from fedbench.parallel.group import BLOCK_ELEMENTS, Group, SharedMemory
 
@@ -184,7 +185,9 @@ def _run_rank(
     end_with_parent()
     if os.getppid() != parent:  # it has died already
         os._exit(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # this machine only: no name lookup
+    interface = loopback_interface()
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # this machine: no name lookup
     try:
         dist.init_process_group(
             "gloo",

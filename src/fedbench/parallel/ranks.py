@@ -24,9 +24,16 @@ from typing import Any, NoReturn, TypeVar
 
 import torch.distributed as dist
 
-from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput, bad_value, require
+from fedbench.core.errors import (
+    BAD_INPUT,
+    UNEXPECTED,
+    BadInput,
+    MachineFault,
+    bad_value,
+    require,
+)
 from fedbench.core.files import remove_made
-from fedbench.parallel.failures import RESUME, MachineFault, WorkerExit
+from fedbench.parallel.failures import RESUME, WorkerExit
 from fedbench.parallel.group import Group
 from fedbench.parallel.interrupt import forget_interruptions
 from fedbench.parallel.processes import end_with_parent, under_torchrun

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,13 +14,17 @@ from torch import Tensor, nn
 from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import Batch, ClientResult, LocalRun, Memory, RoundPlan
 from fedbench.algorithms.modifier import chain
-from fedbench.config.schema import ClientSettings
+from fedbench.config.schema import ClientSettings, Scalars
 from fedbench.core.flat_model import FlatModel
-from fedbench.core.optimizers import Adam, Sgd
+from fedbench.core.optimizers import Adam, Sgd, fused_adam, fused_sgd, restart
+from fedbench.core.precision import autocast
 from fedbench.core.seeding import derive
 from fedbench.data.batches import Examples, Sampler
+from fedbench.training.example_gradients import Loss, set_evaluation_mode
+from fedbench.training.graph_steps import GraphSteps, Recorder, Sums, can_be_recorded
 
-Loss = Callable[..., Tensor]  # loss(outputs, targets, reduction="mean" | "none")
+Hooks = dict[str, list[tuple[Callable, Memory]]]
+Optimizer = torch.optim.Optimizer | Sgd
 GRADIENT_BATCH = 500  # examples at a time of a gradient over a client's whole data
 
 
@@ -30,7 +35,10 @@ class Trained:
     local: LocalRun
     results: dict[str, ClientResult]  # by modifier
     loss: Tensor  # mean of the data loss over the examples seen, a scalar on the device
-    gradient_norms: Tensor | None  # of every layer, mean over the steps, when they were asked for
+    # Of every layer, means over the steps, when they were asked for: [2, layers], of the data
+    # loss's gradient and of what the method made of it for the optimizer.
+    gradient_norms: Tensor | None
+    seconds: float = 0.0  # of the local training
 
 
 class Trainer:
@@ -46,6 +54,8 @@ class Trainer:
         seed: int,
         loss: Loss = functional.cross_entropy,
         gradient_norms: bool = False,
+        recorder: Recorder | None = None,
+        precision: str = "float32",
     ):
         self.model = model
         self.train = train
@@ -56,9 +66,18 @@ class Trainer:
         self.local_train = algorithm.local_train
         self.loss = loss
         self.gradient_norms = gradient_norms
+        self.precision = precision
         hooks = ("begin", "loss", "probe", "grad", "stepped", "update")
         self.hooks = {hook: chain(self.modifiers, hook) for hook in hooks}
         self.needs_embedding = any(one.needs.embedding for one in self.modifiers.values())
+        # One kernel instead of several; on a CPU, PyTorch's ordinary optimizers are as fast.
+        self.fused_optimizer = None
+        if model.device.type == "cuda":
+            self.fused_optimizer = make_fused_optimizer(model.parameter, settings)
+        self.graph: GraphSteps | None = None
+        here = train.x.device == model.device  # memory-mapped inputs come from elsewhere
+        if recorder is not None and here and can_be_recorded(self.modifiers.values()):
+            self.record_steps(recorder)
 
     def __call__(
         self,
@@ -72,6 +91,7 @@ class Trainer:
 
         The model holds what the client starts from, `before`.
         """
+        started = time.perf_counter()
         model, client = self.model, plan.cohort[position]
         local = LocalRun(
             client=client,
@@ -100,7 +120,19 @@ class Trainer:
             name: modifier.finish(local, memories[name])
             for name, modifier in self.modifiers.items()
         }
-        return Trained(local, results, loss, norms)
+        return Trained(local, results, loss, norms, time.perf_counter() - started)
+
+    def record_steps(self, recorder: Recorder) -> None:
+        """Have the steps recorded and replayed, where they train all parameters."""
+        if self.fused_optimizer is None:
+            self.fused_optimizer = make_fused_optimizer(self.model.parameter, self.settings)
+        self.graph = GraphSteps(
+            recorder=recorder,
+            take_step=self._take_recordable_step,
+            sums=self._new_sums(),
+            counter=torch.zeros(1, dtype=torch.int64, device=self.model.device),
+            batch_size=self.settings.batch_size,
+        )
 
     def shared_steps(self, samples: int, steps: int) -> int:
         return self.local_train.shared_steps(steps, self.sampler.batches_per_epoch(samples))
@@ -112,45 +144,89 @@ class Trainer:
 
         Returns the mean loss and the gradient norms.
         """
-        model, train = self.model, self.train
-        hooks = {
-            hook: [(call, memories[name]) for name, call in chained]
-            for hook, chained in self.hooks.items()
-        }
-        total, seen = model.w.new_zeros(()), 0
-        norms = model.w.new_zeros(len(model.layers)) if self.gradient_norms else None
+        model, graph = self.model, self.graph
+        hooks = self._hooks_of(memories)
+        sums, seen = self._new_sums(), 0
         batches = self.sampler.indices(plan.index, local.client, local.own.index, local.steps)
         for phase in self.local_train.phases(
             model, local.steps, self.sampler.batches_per_epoch(local.samples)
         ):
             local.shared_frozen = phase.trained is not None and phase.trained.start > 0
-            optimizer = make_optimizer(phase.enter(model), self.settings, plan.lr)
-            for index in islice(batches, phase.steps):
-                x, y = train.batch(index, training=True)
-                model.g.zero_()
-                loss = self._forward_backward(local, x, y, hooks)
-                if norms is not None:
-                    norms += torch.stack(
-                        [model.g[layer.start : layer.stop].norm() for layer in model.layers]
-                    )
-                for hook, memory in hooks["grad"]:
-                    hook(local, memory)
-                optimizer.step()
-                for hook, memory in hooks["stepped"]:
-                    hook(local, memory)
-                total += loss * len(y)
-                seen += len(y)
-                local.step += 1
+            optimizer = self._optimizer(phase.enter(model), plan.lr)
+            taken = islice(batches, phase.steps)
+            if graph is not None and phase.trained is None:
+                seen += graph.run(local, memories, list(taken))
+                sums = graph.sums
+            else:
+                for index in taken:
+                    local.losses.append(self._step(local, index, hooks, optimizer, sums))
+                    local.batch_sizes.append(len(index))
+                    seen += len(index)
+                    local.step += 1
             phase.leave(model)
-        return total / max(seen, 1), None if norms is None else norms / max(local.steps, 1)
+        norms = sums.gradient_norms
+        mean_norms = None if norms is None else norms / max(local.steps, 1)
+        return sums.loss / max(seen, 1), mean_norms
 
-    def _forward_backward(
-        self, local: LocalRun, x: Tensor, y: Tensor, hooks: dict[str, list]
+    def _hooks_of(self, memories: dict[str, Memory]) -> Hooks:
+        return {
+            hook: [(call, memories[name]) for name, call in chained]
+            for hook, chained in self.hooks.items()
+        }
+
+    def _new_sums(self) -> Sums:
+        w, layers = self.model.w, len(self.model.layers)
+        return Sums(w.new_zeros(()), w.new_zeros(2, layers) if self.gradient_norms else None)
+
+    def _optimizer(self, parameter: nn.Parameter, lr: float) -> Optimizer:
+        """A fresh one: nothing of it survives a phase of a client's round."""
+        fused = self.fused_optimizer
+        if fused is None:
+            return make_optimizer(parameter, self.settings, lr)
+        if parameter is not self.model.parameter:
+            fused = make_fused_optimizer(parameter, self.settings)
+        restart(fused, lr)
+        return fused
+
+    def _take_recordable_step(
+        self, local: LocalRun, index: Tensor, memories: dict[str, Memory], sums: Sums
     ) -> Tensor:
+        assert self.fused_optimizer is not None
+        return self._step(local, index, self._hooks_of(memories), self.fused_optimizer, sums)
+
+    def _step(
+        self,
+        local: LocalRun,
+        index: Tensor,
+        hooks: Hooks,
+        optimizer: Optimizer,
+        sums: Sums,
+    ) -> Tensor:
+        """One local step, on the examples of one batch. Returns the data loss before it."""
+        model = self.model
+        x, y = self.train.batch(index, training=True)
+        count = len(y)
+        local.share = self.sampler.share(count)
+        model.g.zero_()
+        loss = self._forward_backward(local, x, y, hooks)
+        norms = sums.gradient_norms
+        if norms is not None:
+            norms[0] += layer_norms(model, model.g)
+        for hook, memory in hooks["grad"]:
+            hook(local, memory)
+        if norms is not None:
+            norms[1] += layer_norms(model, model.g)
+        if local.share != 1.0:
+            model.g.mul_(local.share)
+        optimizer.step()
+        for hook, memory in hooks["stepped"]:
+            hook(local, memory)
+        sums.loss += loss * count
+        return loss
+
+    def _forward_backward(self, local: LocalRun, x: Tensor, y: Tensor, hooks: Hooks) -> Tensor:
         """Gradients into `model.g`. Returns the data loss; modifiers may minimise another one."""
-        module = self.model.module
-        embedding = module.embed(x) if self.needs_embedding else None
-        logits = module(x) if embedding is None else module.head(embedding)
+        embedding, logits = self._forward(x)
         if hooks["loss"] or hooks["probe"]:
             each = self.loss(logits, y, reduction="none")
             loss = objective = each.mean()
@@ -167,6 +243,21 @@ class Trainer:
         local.batch = None  # type: ignore[assignment]
         return loss.detach()
 
+    def _forward(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The head's input, where methods need it, and the logits; both in float32."""
+        if self.precision != "bf16":
+            return self._outputs(x)
+        with autocast(self.model.device, self.precision):
+            embedding, logits = self._outputs(x)
+        return None if embedding is None else embedding.float(), logits.float()
+
+    def _outputs(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        module = self.model.module
+        if not self.needs_embedding:
+            return None, module(x)
+        embedding = module.embed(x)
+        return embedding, module.head(embedding)
+
     def gradient(self, own: Tensor, only: Sequence[nn.Parameter] | None = None) -> Tensor:
         """The mean gradient over these examples at the model's parameters, in evaluation mode.
 
@@ -174,7 +265,7 @@ class Trainer:
         than it must.
         """
         model = self.model
-        model.module.eval()
+        set_evaluation_mode(model.module, model.device)
         model.g.zero_()
         for parameter, _, _ in model.parameter_slices:
             parameter.requires_grad_(only is None or any(parameter is wanted for wanted in only))
@@ -184,25 +275,6 @@ class Trainer:
         for parameter, _, _ in model.parameter_slices:
             parameter.requires_grad_(True)
         return model.g.clone()
-
-    def gradient_moments(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the gradients of single examples, in evaluation mode.
-
-        Batch norm in training mode has no gradient of a single example. One example at a time:
-        memory stays that of one gradient, and any network will do.
-        """
-        model = self.model
-        model.module.eval()
-        mean, squares = torch.zeros_like(model.g), torch.zeros_like(model.g)
-        for count, one in enumerate(index.split(1), start=1):
-            x, y = self.train.batch(one)
-            model.g.zero_()
-            self.loss(model.module(x), y).backward()
-            # Welford's recursion: a difference of squares would lose small variances.
-            difference = model.g - mean
-            mean.add_(difference, alpha=1.0 / count)
-            squares.addcmul_(difference, model.g - mean)
-        return mean, squares / max(len(index), 1)
 
 
 class ClientExamples:
@@ -214,7 +286,7 @@ class ClientExamples:
 
     @property
     def labels(self) -> Tensor:
-        return self.trainer.train.y[self.index]
+        return self.trainer.train.labels(self.index)
 
     @property
     def steps_an_epoch(self) -> int:
@@ -229,24 +301,49 @@ class ClientExamples:
             return self.trainer.loss(self.trainer.model.module(x), y)
 
 
+def layer_norms(model: FlatModel, vector: Tensor) -> Tensor:
+    """The norm of every layer's part of a vector like the parameters."""
+    return torch.stack([vector[layer.start : layer.stop].norm() for layer in model.layers])
+
+
+def make_sampler(settings: Scalars, batch_norm: bool) -> Sampler:
+    """Which batches clients see, by an experiment's settings."""
+    client = settings.client
+    return Sampler(
+        settings.seed,
+        client.batch_size,
+        client.epochs,
+        client.steps,
+        drop_single=batch_norm,
+        last_batch=client.last_batch,
+    )
+
+
 def seed_device(device: torch.device, seed: int) -> None:
     """torch.manual_seed for one device: that function queues calls for all others, too."""
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+    if device.type == "cuda":  # the rank's own one, whichever is the current device
+        torch.cuda.default_generators[device.index].manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
 
 
-def make_optimizer(
-    parameter: nn.Parameter, settings: ClientSettings, lr: float
-) -> torch.optim.Optimizer:
+def make_optimizer(parameter: nn.Parameter, settings: ClientSettings, lr: float) -> Optimizer:
     """A fresh optimizer over the flat parameter: nothing of it survives the round."""
     if settings.optimizer == "adam":
         return Adam([parameter], lr=lr, weight_decay=settings.weight_decay)
     return Sgd(
-        [parameter],
+        parameter,
         lr=lr,
         momentum=settings.momentum,
         nesterov=settings.nesterov,
         weight_decay=settings.weight_decay,
     )
+
+
+def make_fused_optimizer(
+    parameter: nn.Parameter, settings: ClientSettings
+) -> torch.optim.Optimizer:
+    """The same for a GPU; `restart` makes it fresh and sets its rate."""
+    if settings.optimizer == "adam":
+        return fused_adam(parameter, settings.weight_decay)
+    return fused_sgd(parameter, settings.momentum, settings.nesterov, settings.weight_decay)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.algorithms.context import RoundPlan
+from fedbench.algorithms.context import LocalRun, RoundPlan
 from fedbench.core.flat_model import FlatModel, Layer
 from fedbench.data.batches import Examples
 from fedbench.parallel.exchange import gather
 from fedbench.training.evaluation import Evaluator, Score
 from fedbench.training.state import ExperimentState
-
-# A loss this many times that of guessing at random, or of the initial model, has exploded.
-DIVERGED_FACTOR = 1000.0
 
 
 @dataclass(frozen=True)
@@ -28,18 +26,23 @@ class Divergence:
     cause: str
     client: int | None = None
     layer: str | None = None
+    step: int | None = None  # of the client's local steps, counted from 1
+    batch: int | None = None  # examples of that step
 
 
-def loss_limit(classes: int) -> float:
-    """A loss above it is suspicious; only then is the initial model asked, too."""
-    return DIVERGED_FACTOR * math.log(max(classes, 2))
+def loss_limit(classes: int, factor: float | None) -> float:
+    """A loss above it is suspicious; only then is the initial model asked, too.
+
+    `factor` is how many times the loss of guessing it is; None: anything finite is well.
+    """
+    return sys.float_info.max if factor is None else factor * math.log(max(classes, 2))
 
 
 class DivergenceCheck:
     """Looks at every round. All ranks ask the same questions and get the same answers.
 
-    A loss may be 1,000 times that of guessing, or of the initial model on the same data if that is
-    more. The initial model is asked only about a loss above the first of the two, so an ordinary
+    A loss may be `factor` times that of guessing, or of the initial model on the same data if that
+    is more. The initial model is asked only about a loss above the first of the two, so an ordinary
     run never pays for it. Its parameters come from the seed: after a resume the limit is the same.
     """
 
@@ -51,35 +54,42 @@ class DivergenceCheck:
         train: Examples,
         shards: list[Tensor],
         classes: int,
+        factor: float | None,
     ):
+        self.factor = factor
         self.model = model
         self.state = state
         self.evaluator = evaluator
         self.train = train
         self.shards = shards
-        self.guessing = loss_limit(classes)
+        self.guessing = loss_limit(classes, factor)
         self.initial = [vector.clone() for vector in (model.w, model.b, model.counters)]
         self.limits: dict[int | None, float] = {}  # by client; None: on the test set
 
     def after_training(self, plan: RoundPlan, numbers: Tensor) -> Divergence | None:
-        """From the columns loss, drift and blamed layer of the cohort, and the server's model."""
-        for client, (loss, _, blamed) in zip(plan.cohort, numbers[:, :3].tolist(), strict=True):
+        """From the first columns of the cohort's numbers, and the server's model."""
+        for client, row in zip(plan.cohort, numbers[:, :6].tolist(), strict=True):
+            loss, blamed, step, batch = row[0], *map(int, row[3:])
             if self.exceeded(loss, client):
                 cause = f"training loss {loss:.4g} on client {client}"
-                return Divergence(cause, client, self.model.layers[int(blamed)].name)
+                layer = self.model.layers[blamed].name
+                return Divergence(cause, client, layer, *_known(step, batch))
         w, b = self.state.w, self.state.b
         weights_broken = not torch.isfinite(w).all()
         if not weights_broken and torch.isfinite(b).all():
             return None
         # The loss of a client was taken before the step that broke its model.
         sent_broken = (~torch.isfinite(numbers[:, 1])).nonzero()
-        sender = plan.cohort[int(sent_broken[0])] if len(sent_broken) else None
+        sender, where = None, []
+        if len(sent_broken):
+            position = int(sent_broken[0])
+            sender, where = plan.cohort[position], _known(*numbers[position, 4:6].int().tolist())
         if weights_broken:
             what, layers, vector = "weights", self.model.layers, w
         else:
             what, layers, vector = "statistics", self.model.buffer_layers, b
         cause = f"non-finite {what} after the server step"
-        return Divergence(cause, sender, layers[broken_layer(layers, vector)].name)
+        return Divergence(cause, sender, layers[broken_layer(layers, vector)].name, *where)
 
     def after_evaluation(
         self, score: Score, rows: list[dict[str, Any]], load_global: Callable[[], None]
@@ -112,8 +122,9 @@ class DivergenceCheck:
             return False
         if not math.isfinite(loss):
             return True
+        assert self.factor is not None  # else what is finite is below the limit
         if client not in self.limits:
-            start = DIVERGED_FACTOR * self.initial_loss(client)
+            start = self.factor * self.initial_loss(client)
             self.limits[client] = max(self.guessing, start if math.isfinite(start) else 0.0)
         return loss > self.limits[client]
 
@@ -152,6 +163,25 @@ def broken_layer(layers: list[Layer], vector: Tensor) -> int:
     sizes = [float(own.max()) if len(own) else 0.0 for own in values]
     broken = [number for number, size in enumerate(sizes) if not math.isfinite(size)]
     return broken[0] if broken else sizes.index(max(sizes))
+
+
+def _known(step: int, batch: int) -> list[int]:
+    return [step, batch] if step > 0 else []
+
+
+def broken_step(local: LocalRun, limit: float) -> tuple[int, int]:
+    """The step that broke a client's model, counted from 1, and the examples of its batch.
+
+    A loss is taken before its step: the one before the first loss out of bounds is to blame, and
+    the last one where all losses were within. (A first loss out of bounds blames the first step.)
+    Both are -1 where the losses of single steps are not at hand.
+    """
+    if not local.losses:
+        return -1, -1
+    losses = torch.stack(local.losses)
+    broken = (~(losses <= limit)).nonzero()
+    step = max(int(broken[0]), 1) if len(broken) else len(losses)
+    return step, local.batch_sizes[step - 1]
 
 
 def _layer_of(model: FlatModel) -> int:

@@ -1,4 +1,6 @@
-"""Scoring on the test set, shared by the ranks, with the same bits for any number of them."""
+"""Scoring on the test set or the validation set, shared by the ranks, with the same bits for any
+number of them.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ from torch import Tensor
 
 from fedbench.core.errors import require
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.precision import autocast
+from fedbench.core.transfer import upload
 from fedbench.data.batches import Examples
 from fedbench.parallel.exchange import gather
 from fedbench.parallel.group import Group
@@ -32,6 +36,7 @@ class Score:
     others: dict[str, float] = field(default_factory=dict)
     # Rows about clients' own test data.
     clients: list[dict[str, object]] = field(default_factory=list)
+    validation: Score | None = None  # the same models on the validation set, if there is one
 
 
 class Evaluator:
@@ -45,12 +50,14 @@ class Evaluator:
         group: Group,
         classes: int,
         loss: Loss,
+        precision: str = "float32",
     ):
         self.model = model
         self.test = test
         self.group = group
         self.classes = classes
         self.loss = loss
+        self.precision = precision
         self.batch_size = batch_size
         starts = range(0, len(test), batch_size)
         self.batches = [slice(start, min(start + batch_size, len(test))) for start in starts]
@@ -66,12 +73,14 @@ class Evaluator:
         owners = [number % self.group.size for number in range(len(self.batches))]
         mine = self.batches[self.group.rank :: self.group.size]
         width = self.batches[0].stop
-        predictions = torch.zeros(len(mine), width, dtype=self.kind)
-        losses = torch.zeros(len(mine), 1, dtype=torch.float64)
+        device = self.model.device
+        predictions = torch.zeros(len(mine), width, dtype=self.kind, device=device)
+        losses = torch.zeros(len(mine), 1, dtype=torch.float64, device=device)
         for row, batch in enumerate(mine):
             predicted, loss = self._forward(batch)
             predictions[row, : len(predicted)] = predicted
             losses[row] = loss
+        predictions, losses = predictions.to("cpu"), losses.to("cpu")
         predicted = gather(self.group, predictions, owners).flatten()[: len(self.test)]
         mean_loss = float(gather(self.group, losses, owners).sum()) / len(self.test)
         return Score(self._accuracy(predicted), mean_loss, predicted)
@@ -92,60 +101,71 @@ class Evaluator:
         clients = [k for k, count in enumerate(class_counts) if count.sum() > 0]
         client_owners = [owners[k] for k in clients]
         mine = [k for k in clients if owners[k] == self.group.rank]
-        predictions = torch.zeros(len(mine), len(self.test), dtype=self.kind)
-        results = torch.zeros(len(mine), 2, dtype=torch.float64)
+        device = self.model.device
+        predictions = torch.zeros(len(mine), len(self.test), dtype=self.kind, device=device)
+        losses = torch.zeros(len(mine), dtype=torch.float64, device=device)
+        weights = [self._example_weights(class_counts[client], scoring) for client in mine]
         for row, client in enumerate(mine):
             receive(client)
-            weights = self._example_weights(class_counts[client], scoring)
-            total = 0.0
+            own_weights = upload(weights[row], device)
             for batch in self.batches:
-                predicted, loss = self._forward(batch, weights[batch])
+                predicted, loss = self._forward(batch, own_weights[batch])
                 predictions[row, batch] = predicted
-                total += float(loss)
+                losses[row] += loss
+        predictions = predictions.to("cpu")
+        results = torch.zeros(len(mine), 2, dtype=torch.float64)
+        results[:, 1] = losses.to("cpu")
+        for row in range(len(mine)):
             hits = (predictions[row] == self.labels).to(torch.float64)
-            results[row, 0], results[row, 1] = hits @ weights, total
+            results[row, 0] = hits @ weights[row]
         results = gather(self.group, results, client_owners)
-        # Without those that have no class of the test set.
+        # Without those that have no class of this set.
         scored = (~results[:, 0].isnan()).nonzero().flatten().tolist()
         results = results[scored]
         words = "must be mean_acc: no client has a class of the test set"
         require(len(results) > 0, "algo.scoring", scoring, words)
         spread = float(results[:, 0].std(correction=0))
         predictions = gather(self.group, predictions, client_owners)
-        losses = dict(
+        client_losses = dict(
             zip([clients[place] for place in scored], results[:, 1].tolist(), strict=True)
         )
-        return Score(
-            float(results[:, 0].mean()), float(results[:, 1].mean()), predictions, spread, losses
-        )
+        accuracy, mean_loss = float(results[:, 0].mean()), float(results[:, 1].mean())
+        return Score(accuracy, mean_loss, predictions, spread, client_losses)
 
     def softmax(self) -> Tensor:
         """Probabilities of all classes for every test example, by the model as it stands."""
         owners = [number % self.group.size for number in range(len(self.batches))]
         mine = self.batches[self.group.rank :: self.group.size]
-        rows = torch.zeros(len(mine), self.batches[0].stop * self.classes)
+        rows = torch.zeros(len(mine), self.batches[0].stop * self.classes, device=self.model.device)
         self.model.module.eval()
         with torch.inference_mode():
             for row, batch in zip(rows, mine, strict=True):
                 outputs = functional.softmax(
-                    self.model.module(self.test.batch(batch)[0]).float(), dim=1
+                    self._outputs(self.test.batch(batch)[0]).float(), dim=1
                 )
-                row[: outputs.numel()] = outputs.flatten().to("cpu")
-        return gather(self.group, rows, owners).view(-1, self.classes)[: len(self.test)]
+                row[: outputs.numel()] = outputs.flatten()
+        return gather(self.group, rows.to("cpu"), owners).view(-1, self.classes)[: len(self.test)]
 
     def score_part(self, examples: Examples, index: Tensor) -> tuple[float, float]:
         """Accuracy and mean loss of the model as it stands on some of these examples, on this rank
         alone.
         """
         self.model.module.eval()
-        hits, loss = 0, 0.0
+        found = torch.zeros(2, dtype=torch.float64, device=self.model.device)  # hits, loss
         with torch.inference_mode():
             for batch in index.split(self.batch_size):
                 x, y = examples.batch(batch)
-                outputs = self.model.module(x)
-                hits += int((outputs.argmax(dim=1) == y).sum())
-                loss += float(self.loss(outputs, y, reduction="none").double().sum())
+                outputs = self._outputs(x)
+                found[0] += (outputs.argmax(dim=1) == y).sum()
+                found[1] += self.loss(outputs, y, reduction="none").double().sum()
+        hits, loss = found.to("cpu").tolist()
         return hits / len(index), loss / len(index)
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        if self.precision != "bf16":
+            return self.model.module(x)
+        with autocast(self.model.device, self.precision):
+            return self.model.module(x).float()
 
     def _example_weights(self, counts: Tensor, scoring: str) -> Tensor:
         """How much each test example counts for one client; the weights sum to one."""
@@ -158,15 +178,15 @@ class Evaluator:
         return (share / share.sum() / available.clamp(min=1.0))[self.labels]
 
     def _forward(self, batch: slice, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Predicted classes of one batch and its summed (or weighted) loss, on the CPU."""
+        """Predicted classes of one batch and its summed (or weighted) loss, on the device."""
         self.model.module.eval()
         with torch.inference_mode():
             x, y = self.test.batch(batch)
-            outputs = self.model.module(x)
+            outputs = self._outputs(x)
             each = self.loss(outputs, y, reduction="none").double()
-            loss = each.sum() if weights is None else each @ weights.to(each.device)
+            loss = each.sum() if weights is None else each @ weights
             predicted = outputs.argmax(dim=1)
-        return predicted.to("cpu", self.kind), loss.to("cpu")
+        return predicted.to(self.kind), loss
 
     def _accuracy(self, predicted: Tensor) -> float:
         return int((predicted == self.labels).sum()) / len(self.labels)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as functional
@@ -13,20 +15,24 @@ from torch import Tensor
 from fedbench.algorithms.aggregate import solver_norm
 from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import RoundPlan
+from fedbench.algorithms.layer_norms import LayerNorms
 from fedbench.algorithms.modifier import chain
 from fedbench.config.schema import Scalars
-from fedbench.core.flat_model import FlatModel
+from fedbench.core.flat_model import FlatModel, Selection
 from fedbench.core.seeding import torch_generator
-from fedbench.data.batches import Examples, Sampler
+from fedbench.data.batches import Examples
 from fedbench.parallel.exchange import Exchange, gather
 from fedbench.parallel.group import BLOCK_ELEMENTS, Group, balance
-from fedbench.training.client import Loss, Trainer
+from fedbench.partitions.iid import Iid
+from fedbench.training.client import Loss, Trainer, make_sampler
 from fedbench.training.clients import FederationClients
 from fedbench.training.divergence import DivergenceCheck
 from fedbench.training.evaluation import Evaluator, Score
+from fedbench.training.graph_steps import CudaRecorder
 from fedbench.training.personalisation import LocalScores, score_clients
-from fedbench.training.round_metrics import ClientNumbers, Record, Totals
+from fedbench.training.round_metrics import ClientNumbers, Record, Totals, update_variance
 from fedbench.training.state import ExperimentState
+from fedbench.training.stopping import StopRule
 
 MOST_ROWS = 2**14  # of a block: a very small model needs no larger one
 
@@ -35,7 +41,8 @@ class Federation:
     """One experiment: its parts, its state, and the loop over rounds.
 
     `algorithm` is bound to `model`. `shards` has the training indices of every client, and
-    `local_tests` those of its own test examples, if clients have any.
+    `local_tests` those of its own test examples, if clients have any. `validation` are examples
+    that no client trains on, if there are any.
     """
 
     def __init__(
@@ -50,6 +57,7 @@ class Federation:
         classes: int,
         loss: Loss = functional.cross_entropy,
         local_tests: list[Tensor] | None = None,
+        validation: Examples | None = None,
     ):
         if algorithm.pooled:  # one client has everything
             shards = [torch.cat(shards).sort().values]
@@ -66,16 +74,32 @@ class Federation:
         self.proximal = sum(modifier.proximal for modifier in self.modifiers.values())
 
         client, norms = settings.client, settings.diagnostics.gradient_norms
-        self.sampler = Sampler(
-            settings.seed, client.batch_size, client.epochs, client.steps, model.has_batch_norm
-        )
+        self.sampler = make_sampler(settings, model.has_batch_norm)
         self.planned = [self.sampler.planned_steps(size) for size in self.sizes]
         self.eligible = [k for k, steps in enumerate(self.planned) if steps > 0]
         self.owners = balance(self.sizes, group.size)
+        recorder, precision = None, settings.runtime.precision
+        if model.device.type == "cuda" and settings.runtime.graph == "auto":
+            recorder = CudaRecorder(model.device)
         self.trainer = Trainer(
-            model, train, self.sampler, client, algorithm, settings.seed, loss, norms
+            model,
+            train,
+            self.sampler,
+            client,
+            algorithm,
+            settings.seed,
+            loss,
+            norms,
+            recorder,
+            precision,
         )
-        self.evaluator = Evaluator(model, test, settings.eval.batch_size, group, classes, loss)
+        evaluated = settings.eval.batch_size
+        self.evaluator = Evaluator(model, test, evaluated, group, classes, loss, precision)
+        self.validator: Evaluator | None = None
+        if validation is not None:
+            self.validator = Evaluator(
+                model, validation, evaluated, group, classes, loss, precision
+            )
         self.state = ExperimentState(model, algorithm, self.owners, group)
         self.clients = FederationClients(
             shards,
@@ -84,15 +108,24 @@ class Federation:
             self.state,
             self.trainer,
             cohort_weights=lambda cohort: self.weights(cohort, cohort),
+            iid_gradient_norms=self.iid_gradient_norms,
         )
-        self.divergence = DivergenceCheck(model, self.state, self.evaluator, train, shards, classes)
+        factor = settings.stop.loss_factor
+        self.divergence = DivergenceCheck(
+            model, self.state, self.evaluator, train, shards, classes, factor
+        )
         self.columns = self._row_layout()
-        self.client_numbers = ClientNumbers(model, algorithm, norms, classes)
+        self.client_numbers = ClientNumbers(
+            model, algorithm, settings.diagnostics, self.divergence.guessing
+        )
         self.totals = Totals()
+        self.stop = StopRule(settings.stop)
         self.done = 0
 
     def rounds(self) -> Iterator[Record]:
         """Run every round that is still to do, one record each."""
+        if self.done == 0:
+            self.measure()
         while self.done < self.settings.rounds:
             started = time.perf_counter()
             plan = self.plan_round(self.done)
@@ -100,6 +133,10 @@ class Federation:
             self.server_step(plan, sums, numbers)
             self.done += 1
             record = self.record(plan, numbers)
+            if "mean update" in sums:
+                record.numbers |= update_variance(plan, numbers, sums["mean update"])
+            if not record.diverged:
+                self.state.compare_ranks(self.done)
             due = self.done == self.settings.rounds or self.done % self.settings.eval.every == 0
             if due and not record.diverged:  # a broken model has no accuracy
                 record.score = self.evaluate()
@@ -107,11 +144,55 @@ class Federation:
                     record.score, record.clients, self.load_global
                 )
                 record.score = None if record.diverged else record.score
+            # The last round may be scored although `eval.every` does not ask for it.
+            if record.score is not None and self.done % self.settings.eval.every == 0:
+                record.stopped = self.stop.after_evaluation(record.score)
             self.totals.seconds += time.perf_counter() - started
             record.numbers["seconds"] = round(self.totals.seconds, 3)
             yield record
-            if record.diverged:
+            if record.diverged or record.stopped:
                 return
+
+    def measure(self) -> None:
+        """What modifiers must know before the first round. A resumed run has it in its state."""
+        started = time.perf_counter()
+        for name, measure in chain(self.modifiers, "measure"):
+            self.state.server[name] |= measure(self.clients)
+        self.totals.seconds += time.perf_counter() - started
+
+    def iid_gradient_norms(
+        self, where: Selection, layers: list[slice], rounds: int
+    ) -> tuple[Tensor, Tensor]:
+        """`Clients.iid_gradient_norms`: by a federation of the same kind, which is then dropped."""
+        own, train = torch.cat(self.shards).sort().values, self.trainer.train
+        partition = Iid(clients=len(self.eligible))
+        split = partition.draw(train.y[own].cpu().numpy(), self.classes, self.settings.seed)
+        shards = [own[torch.from_numpy(indices).to(own.device)] for indices in split.client_indices]
+        recording = Algorithm(modifiers={"norms": LayerNorms(where, layers)})
+        context = next(iter(self.modifiers.values())).context
+        self.state.load_server()  # it starts where this one does
+        reference = Federation(
+            self.model,
+            train,
+            self.evaluator.test,
+            shards,
+            recording.bind(context),
+            self.settings,
+            self.group,
+            self.classes,
+            self.trainer.loss,
+        )
+        steps, sums = 0, torch.zeros(2 * len(layers), dtype=torch.float64)
+        for index in range(rounds):
+            plan = reference.plan_round(index)
+            uploads, numbers = reference.local_work(plan)
+            reference.server_step(plan, uploads, numbers)
+            reference.record(plan, numbers)
+            steps += sum(plan.steps)
+            sums += reference.client_numbers.recorded(numbers).sum(dim=0)
+        self.totals.gradients += reference.totals.gradients
+        mean, squares = (sums / steps).view(2, len(layers))
+        return mean, (squares - mean.square()).clamp(min=0.0).sqrt()
 
     def plan_round(self, index: int) -> RoundPlan:
         """Who takes part, with which weight, how many steps, at which rate."""
@@ -137,12 +218,12 @@ class Federation:
         """What follows from who takes part with how many steps."""
         client, sizes = self.settings.client, [self.sizes[k] for k in cohort]
         lr = client.rate(index)
-        moving = [
-            self.trainer.shared_steps(size, count) for size, count in zip(sizes, steps, strict=True)
-        ]
-        norms = [
-            solver_norm(count, lr, client.momentum, self.proximal, client.nesterov)
-            for count in moving
+        work = list(zip(sizes, steps, strict=True))
+        shares = [self.sampler.shares(size, count) for size, count in work]
+        moving = [self.trainer.shared_steps(size, count) for size, count in work]
+        norms = [  # what leaves the client moves in the last of its steps, or in all
+            solver_norm(count, lr, client.momentum, self.proximal, client.nesterov, own[-count:])
+            for count, own in zip(moving, shares, strict=True)
         ]
         return RoundPlan(
             index=index,
@@ -153,9 +234,12 @@ class Federation:
             lr=lr,
             steps=steps,
             norms=norms,
+            lengths=[
+                math.fsum(own) or float(count) for own, count in zip(shares, steps, strict=True)
+            ],
             momentum=client.momentum,
             proximal=self.proximal,
-            rounds=self.settings.rounds,
+            rounds=self.settings.rounds if self.algorithm.uses_rounds else None,
             server_lr=self.settings.server.lr,
             invited=cohort,
         )
@@ -178,6 +262,9 @@ class Federation:
         cost = [self.sampler.examples_seen(size, steps) for size, steps in work]
         fixed = self.state.clients_remember
         owners = [self.owners[k] for k in plan.cohort] if fixed else balance(cost, self.group.size)
+        self.state.surveys = {
+            name: survey(self.clients) for name, survey in chain(self.modifiers, "survey")
+        }
         self.prepare_starts(plan.cohort)
         factors = {
             "update": self.algorithm.aggregate.coefficients(plan),
@@ -188,6 +275,8 @@ class Federation:
             name: torch.zeros(span.stop - span.start, dtype=self.state.w.dtype)
             for name, span in self.columns.items()
         }
+        if self.settings.diagnostics.update_variance:
+            sums["mean update"] = torch.zeros_like(sums["update"])
         collected: dict[str, list[Tensor]] = {name: [] for name in self.collectors}
         numbers = []
         block = max(self.group.size, min(MOST_ROWS, BLOCK_ELEMENTS // max(self.row_size, 1) - 1))
@@ -203,6 +292,9 @@ class Federation:
                     collected[name].append(exchange.rows(span))
                 elif span.start < span.stop:
                     exchange.add_to(sums[name], span, [factors[name][i] for i in members])
+            if "mean update" in sums:
+                weights = [plan.weights[i] for i in members]
+                exchange.add_to(sums["mean update"], self.columns["update"], weights)
             numbers.append(gather(self.group, own_numbers, block_owners))
         sums |= {name: torch.cat(rows) for name, rows in collected.items()}
         return sums, torch.cat(numbers)
@@ -284,6 +376,8 @@ class Federation:
     def evaluate(self) -> Score:
         """All scores of the state after a round."""
         score = self._score_test_set()
+        if self.validator is not None:
+            score.validation = self._score(self.validator)
         if self.local_tests is not None:
             scores = self._score_local_tests(self.local_tests)
             score.others |= scores.columns()
@@ -291,8 +385,11 @@ class Federation:
         return score
 
     def _score_local_tests(self, local_tests: list[Tensor]) -> LocalScores:
-        """Every client that has test data: as received, and after the next round's training."""
-        clients = [k for k in self.eligible if len(local_tests[k])]
+        """Clients that have test data: as received, and after the next round's training."""
+        asked = self.eligible
+        if self.settings.eval.population == "cohort":
+            asked = self._draw_cohort(self.done)
+        clients = [k for k in asked if len(local_tests[k])]
         plan = self.plan_for(self.done, clients, [self.planned[k] for k in clients])
         self.prepare_starts(clients)
 
@@ -308,19 +405,9 @@ class Federation:
         return score_clients(self.group, tests, self.owners, score)
 
     def _score_test_set(self) -> Score:
-        """Score the global model, or every client's own one where there is no global model."""
-        algorithm = self.algorithm
-        if algorithm.personal and algorithm.scoring != "avg_bn":
-            self.prepare_starts(self.eligible)
-            counts = [
-                torch.bincount(self.trainer.train.y[own], minlength=self.classes)
-                for own in self.shards
-            ]
-            return self.evaluator.personal(
-                self.state.receive, self.owners, counts, algorithm.scoring
-            )
-        self.load_global()
-        score = self.evaluator.score()
+        algorithm, score = self.algorithm, self._score(self.evaluator)
+        if self._scores_own_models:
+            return score
         for name, weights in algorithm.server_opt.also_score(self.state.server_opt).items():
             algorithm.shared.write(self.model.w, weights)
             other = self.evaluator.score()
@@ -329,6 +416,35 @@ class Federation:
                 f"test_loss_{name}": other.loss,
             }
         return score
+
+    @property
+    def _scores_own_models(self) -> bool:
+        return self.algorithm.personal and self.algorithm.scoring != "avg_bn"
+
+    def _score(self, evaluator: Evaluator) -> Score:
+        """Score the global model, or every client's own one where there is no global model."""
+        if self._scores_own_models:
+            self.prepare_starts(self.eligible)
+            return evaluator.personal(
+                self.state.receive, self.owners, self.class_counts, self.algorithm.scoring
+            )
+        self.load_global()
+        return evaluator.score()
+
+    def facts(self) -> dict[str, float]:
+        """What modifiers measured before the first round, for the summary."""
+        found: dict[str, float] = {}
+        for name, modifier in self.modifiers.items():
+            found |= modifier.facts(self.state.server[name])
+        return found
+
+    @cached_property
+    def class_counts(self) -> list[Tensor]:
+        """How many training examples of each class every client has; on the CPU."""
+        labels = self.trainer.train.y.to("cpu")
+        return [
+            torch.bincount(labels[own.to("cpu")], minlength=self.classes) for own in self.shards
+        ]
 
     def load_global(self) -> None:
         """Put the global model into the flat model."""

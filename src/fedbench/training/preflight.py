@@ -17,6 +17,8 @@ from fedbench.config.schema import Scalars
 from fedbench.core.errors import BadInput, require
 from fedbench.data.batches import Examples, Sampler
 from fedbench.data.dataset import Dataset
+from fedbench.parallel.devices import Gpu
+from fedbench.training.client import make_sampler
 
 GIBIBYTE = 2**30
 
@@ -41,6 +43,28 @@ def check_memory(build: Callable[[], nn.Module]) -> None:
         )
 
 
+def check_gpu_memory(parameters: int, data: Dataset, gpu: Gpu, ranks: int) -> None:
+    """Refuse what the memory of a GPU cannot hold for the ranks that share it.
+
+    Each of them has the model, its gradients, the server's model and the data there, unless the
+    data is memory-mapped. Activations, optimizers and CUDA itself need more, so a run that passes
+    may still not fit.
+    """
+    arrays = (data.train_x, data.train_y, data.test_x, data.test_y, data.val_x, data.val_y)
+    examples = sum(
+        array.nbytes
+        for array in arrays
+        if isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
+    )
+    needed = ranks * (12 * parameters + examples)
+    if needed > gpu.memory:
+        less = "; a smaller runtime.workers needs less" if ranks > 1 else ""
+        raise BadInput(
+            f"model, data: too large for the memory of the GPU ({gpu}): they need at least"
+            f" {needed / GIBIBYTE:.1f} GiB for {ranks} worker{'s' if ranks > 1 else ''} on it{less}"
+        )
+
+
 def physical_memory() -> int:
     """The bytes of memory that this machine has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -51,7 +75,7 @@ def check_local_work(
 ) -> None:
     """Somebody must be able to train, and the proximal term must not throw the weights about."""
     client = scalars.client
-    sampler = Sampler(scalars.seed, client.batch_size, client.epochs, client.steps, batch_norm)
+    sampler = make_sampler(scalars, batch_norm)
     planned = {size: sampler.planned_steps(size) for size in sizes}
     words = "no client has a batch of two examples, which batch norm needs"
     require(any(planned.values()), "client.batch_size", client.batch_size, words)
@@ -96,6 +120,11 @@ def check_scoring(
     labels = Examples(torch.empty(len(data.train_y), 0), torch.from_numpy(data.train_y), None, None)
     own = [torch.from_numpy(indices) for indices in shards]
     attack.spoil(labels, own, data.classes, seed)  # it may change classes
-    tested = torch.isin(labels.y[torch.cat(own)], torch.from_numpy(data.test_y))
+    held = labels.y[torch.cat(own)]
+    tested = torch.isin(held, torch.from_numpy(data.test_y))
     words = "must be mean_acc: no client has a class of the test set"
     require(bool(tested.any()), "algo.scoring", algorithm.scoring, words)
+    if data.val_y is not None:
+        validated = torch.isin(held, torch.from_numpy(data.val_y))
+        words = "must be mean_acc: no client has a class of the validation set"
+        require(bool(validated.any()), "algo.scoring", algorithm.scoring, words)

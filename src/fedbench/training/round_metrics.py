@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import RoundPlan
+from fedbench.config.schema import DiagnosticsSettings
 from fedbench.core.flat_model import FlatModel
-from fedbench.training.client import Trained
-from fedbench.training.divergence import Divergence, broken_layer, loss_limit
+from fedbench.training.client import Trained, layer_norms
+from fedbench.training.divergence import Divergence, broken_layer, broken_step
 from fedbench.training.evaluation import Score
 
-FIXED = 3  # numbers that every client leaves: training loss, drift, blamed layer
+# Numbers that every client leaves: training loss, drift, norm of what it sends; and should one of
+# them be out of bounds (else -1) the layer, the step and the size of its batch.
+FIXED = 6
+
+
+# Columns by layer: of the data loss's gradient, and of what the method makes of it.
+GRADIENT_NORMS = ("gradient_norm", "step_gradient_norm")
 
 
 @dataclass
@@ -27,6 +36,7 @@ class Record:
     clients: list[dict[str, object]] = field(default_factory=list)
     score: Score | None = None  # None when this round is not evaluated
     diverged: Divergence | None = None  # when training broke down
+    stopped: str | None = None  # the setting of `stop` that ends the run here
 
 
 @dataclass
@@ -56,43 +66,81 @@ class Totals:
 class ClientNumbers:
     """The numbers that a client's work leaves: the row that ranks exchange, and its columns.
 
-    Side by side: training loss, drift, the layer that is to blame should the loss be out of bounds
-    (else -1), batch counters, what modifiers record, gradient norms, and chosen steps (their
-    numbers, then -1 up to the longest client).
+    Side by side: the `FIXED` ones, batch counters, what modifiers record, what diagnostics ask for,
+    and chosen steps (their numbers, then -1 up to the longest client).
     """
 
-    def __init__(self, model: FlatModel, algorithm: Algorithm, gradient_norms: bool, classes: int):
+    def __init__(
+        self,
+        model: FlatModel,
+        algorithm: Algorithm,
+        diagnostics: DiagnosticsSettings,
+        suspicious: float,
+    ):
         self.model = model
-        self.suspicious = loss_limit(classes)
+        self.shared = algorithm.shared
+        self.diagnostics = diagnostics
+        self.suspicious = suspicious  # a loss above it
         modifiers = list(algorithm.modifiers.values())
         self.names = [column for modifier in modifiers for column in modifier.records]
         self.steps_names = [one.records_steps for one in modifiers if one.records_steps]
-        layers = model.layers if gradient_norms else []
-        self.norm_names = [f"gradient_norm/{layer.name}" for layer in layers]
+        self.norm_names = self._by_layer(diagnostics.gradient_norms, *GRADIENT_NORMS)
+        self.drift_names = self._by_layer(diagnostics.drift, "drift", "update_norm")
+        timing = ["seconds"] if diagnostics.seconds else []
+        self.more_names = [*self.norm_names, *self.drift_names, *timing]
         self.first = FIXED + len(model.counters)
 
     def width(self, plan: RoundPlan) -> int:
-        fixed = self.first + len(self.names) + len(self.norm_names)
+        fixed = self.first + len(self.names) + len(self.more_names)
         return fixed + len(self.steps_names) * max(plan.steps)
 
+    def _by_layer(self, wanted: bool, *kinds: str) -> list[str]:
+        return [f"{kind}/{layer.name}" for kind in kinds if wanted for layer in self.model.layers]
+
     def write(self, row: Tensor, trained: Trained) -> None:
-        """The drift is how far the client's model is from what it received (SCAFFOLD's word)."""
+        """The drift is how far the client's model is from what it received (SCAFFOLD's word).
+
+        What it sends may be something else: a part of the model, or a corrected update. All that is
+        on the device comes in one copy.
+        """
         results = list(trained.results.values())
-        loss, update = float(trained.loss), trained.local.raw_update
-        blamed = -1
+        update, device = trained.local.raw_update, self.model.device
+        norm = sent = update.norm()
+        if trained.local.update is not update or self.shared.size < self.model.size:
+            sent = self.shared.read(trained.local.update).norm()
+        recorded = [number for result in results for number in result.numbers]
+        pieces = [trained.loss, norm, sent, self.model.counters]
+        pieces += [one for one in recorded if _is_on(one, device)]
+        copied = iter(_read([*pieces, *self._diagnosed(trained)]))
+        loss, drift, sent_norm = islice(copied, 3)
+        blamed, where = -1, (-1, -1)
         if not loss <= self.suspicious:  # also when it is not a number
             blamed = broken_layer(self.model.layers, update)
-        numbers = [loss, update.norm(), blamed, *self.model.counters.tolist()]
-        numbers += [number for result in results for number in result.numbers]
-        if trained.gradient_norms is not None:
-            numbers += trained.gradient_norms.tolist()
+            where = broken_step(trained.local, self.suspicious)
+        elif not math.isfinite(drift):
+            where = broken_step(trained.local, self.suspicious)
+        values = [loss, drift, sent_norm, blamed, *where]
+        values += islice(copied, len(self.model.counters))
+        values += [next(copied) if _is_on(one, device) else float(one) for one in recorded]
+        values += copied  # the diagnosed ones
+        values += [trained.seconds] if self.diagnostics.seconds else []
         row.fill_(-1.0)
-        values = [float(number) for number in numbers]
         row[: len(values)] = torch.tensor(values, dtype=torch.float64)
         rest = row[len(values) :].tensor_split(max(len(self.steps_names), 1))
         chosen = [result.chosen for result in results if result.chosen]
         for own, steps in zip(chosen, rest, strict=False):
             steps[: len(own)] = torch.tensor(own)
+
+    def _diagnosed(self, trained: Trained) -> list[Tensor]:
+        """What diagnostics ask for, under `more_names`; without the seconds."""
+        found: list[Tensor] = []
+        if trained.gradient_norms is not None:
+            found.append(trained.gradient_norms.flatten())
+        if self.diagnostics.drift:
+            sent = torch.zeros_like(trained.local.update)
+            self.shared.write(sent, self.shared.read(trained.local.update))
+            found += [layer_norms(self.model, one) for one in (trained.local.raw_update, sent)]
+        return found
 
     def losses(self, numbers: Tensor) -> Tensor:
         return numbers[:, 0]
@@ -100,16 +148,34 @@ class ClientNumbers:
     def counters(self, numbers: Tensor) -> Tensor:
         return numbers[:, FIXED : self.first]
 
+    def recorded(self, numbers: Tensor) -> Tensor:
+        """What modifiers record, a row a client."""
+        return numbers[:, self.first : self.first + len(self.names)]
+
     def means(self, plan: RoundPlan, numbers: Tensor) -> dict[str, float]:
-        """For a round's row of the metrics: the drift's weighted mean, plain means of the rest."""
+        """For a round's row of the metrics: weighted means of drifts, plain means of the rest.
+
+        Of gradient norms, the standard deviation between clients, too.
+        """
         weights = torch.tensor(plan.weights, dtype=torch.float64)
-        recorded = numbers[:, self.first : self.first + len(self.names)].mean(dim=0).tolist()
-        means = {"client_drift": float(weights @ numbers[:, 1])}
-        return means | dict(zip(self.names, recorded, strict=True))
+        recorded = self.recorded(numbers).mean(dim=0).tolist()
+        first = self.first + len(self.names)
+        norms = numbers[:, first : first + len(self.norm_names)]
+        drifts = numbers[:, first + len(self.norm_names) :][:, : len(self.drift_names)]
+        deviations = [name.replace("/", "_std/", 1) for name in self.norm_names]
+        spread = (norms - norms.mean(dim=0)).square().mean(dim=0).sqrt()
+        return {
+            "client_drift": float(weights @ numbers[:, 1]),
+            "update_norm": float(weights @ numbers[:, 2]),
+            **dict(zip(self.names, recorded, strict=True)),
+            **dict(zip(self.norm_names, norms.mean(dim=0).tolist(), strict=True)),
+            **dict(zip(deviations, spread.tolist(), strict=True)),
+            **dict(zip(self.drift_names, (weights @ drifts).tolist(), strict=True)),
+        }
 
     def rows(self, plan: RoundPlan, numbers: Tensor, sizes: list[int]) -> list[dict[str, object]]:
         """A row for every client that was invited; without numbers if it was then left out."""
-        columns = ["train_loss", "drift", *self.names, *self.norm_names]
+        columns = ["train_loss", "drift", "update_norm", *self.names, *self.more_names]
         positions = {client: position for position, client in enumerate(plan.cohort)}
         rows = []
         for invited, client in enumerate(plan.invited):
@@ -124,7 +190,7 @@ class ClientNumbers:
             values: list[float] = []
             if position is not None:
                 own = numbers[position]
-                values = [*own[:2].tolist(), *own[self.first :].tolist()]
+                values = [*own[:3].tolist(), *own[self.first :].tolist()]
             filled: list[object] = [*values] or [""] * len(columns)
             row |= dict(zip(columns, filled, strict=False))
             row |= {name: note[invited] for name, note in plan.notes.items()}
@@ -134,3 +200,28 @@ class ClientNumbers:
                 row[name] = " ".join(str(int(step)) for step in steps if step >= 0)
             rows.append(row)
         return rows
+
+
+def update_variance(plan: RoundPlan, numbers: Tensor, mean: Tensor) -> dict[str, float]:
+    """How much what clients send differs, and how much its mean would with another cohort.
+
+    With u_k what client k sends and u = sum p_k u_k, the first is V = sum p_k |u_k - u|^2. If the
+    cohort's clients are independent draws, the variance of u is V * sum p_k^2 / (1 - sum p_k^2).
+    """
+    weights = torch.tensor(plan.weights, dtype=torch.float64)
+    between = float(weights @ numbers[:, 2].square()) - float(mean.double().square().sum())
+    concentration = float(weights.square().sum())
+    whole = concentration / (1.0 - concentration) if len(plan.cohort) > 1 else math.nan
+    between = max(between, 0.0) if math.isfinite(between) else between
+    return {"update_variance": between, "aggregate_variance": between * whole}
+
+
+def _is_on(number: Tensor | float, device: torch.device) -> bool:
+    return isinstance(number, Tensor) and number.device == device
+
+
+def _read(pieces: list[Tensor]) -> list[float]:
+    """The numbers of scalars and vectors; from a device they come in one copy."""
+    if pieces[0].device.type == "cpu":
+        return [x for piece in pieces for x in (piece.tolist() if piece.ndim else [piece.item()])]
+    return torch.cat([piece.to(torch.float64).reshape(-1) for piece in pieces]).to("cpu").tolist()

@@ -1,17 +1,23 @@
 """Everything that lives from one round to the next: the server's state and the clients' memories.
 
 This is what a checkpoint holds. A client's memory is kept by the rank that owns the client and by
-nobody else.
+nobody else. Those of a GPU's clients are in the machine's own memory: a hundred of them can be much
+larger than a GPU.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+
+import torch
 from torch import Tensor
 
 from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import ClientResult, Memory, State
 from fedbench.core.flat_model import FlatModel, Selection
 from fedbench.parallel.exchange import weighted_sum
+from fedbench.parallel.failures import WorkerFault
 from fedbench.parallel.group import Group
 
 OWN_PART = "local"  # the entry of a client's memory that holds the parameters it never sends
@@ -33,8 +39,11 @@ class ExperimentState:
         }
         self.server_opt: State = algorithm.server_opt.init(algorithm.shared.read(model.w))
         self.clients: dict[int, dict[str, State]] = {}
+        self.in_host_memory = model.device.type == "cuda"  # where the clients' memories are
         # What clients start from where it is not the server's; not kept from round to round.
         self.starts: dict[int, Tensor] = {}
+        # By modifier, what all clients of this round may read; not kept either.
+        self.surveys: dict[str, State] = {}
         self.clients_remember = algorithm.personal or any(
             modifier.remembers for modifier in algorithm.modifiers.values()
         )
@@ -44,8 +53,8 @@ class ExperimentState:
 
         Returns the parameters, which must not be written to, and the client's memories.
         """
-        kept = self.clients.get(client, {})
-        self._load_server()
+        kept = self._on_the_device(self.clients.get(client, {}))
+        self.load_server()
         before, own = self.w, kept.get(OWN_PART)
         if client in self.starts:
             before = self.starts[client]
@@ -58,7 +67,9 @@ class ExperimentState:
                 self.model.counters.copy_(own["counters"])
         return before, {
             name: Memory(
-                self.server[name], kept[name] if name in kept else modifier.init_client(self.model)
+                self.server[name],
+                kept[name] if name in kept else modifier.init_client(self.model),
+                dict(self.surveys.get(name, {})),
             )
             for name, modifier in self.algorithm.modifiers.items()
         }
@@ -76,20 +87,43 @@ class ExperimentState:
                 raise RuntimeError(
                     f"{', '.join(memory)}: a modifier whose clients remember must say so"
                 )
-            self.clients[client] = memory
+            self.clients[client] = self._kept(client, memory)
+
+    def _on_the_device(self, memory: dict[str, State]) -> dict[str, State]:
+        """A client's memory where it is computed with. The copies need not be waited for."""
+        if not self.in_host_memory:
+            return memory
+        device = self.model.device
+        return {
+            name: {key: value.to(device, non_blocking=True) for key, value in state.items()}
+            for name, state in memory.items()
+        }
+
+    def _kept(self, client: int, memory: dict[str, State]) -> dict[str, State]:
+        """A client's memory where it is kept. What was there before is written over."""
+        if not self.in_host_memory:
+            return memory
+        before = self.clients.get(client, {})
+        return {
+            name: {
+                key: _copied(value, before.get(name, {}).get(key)) for key, value in state.items()
+            }
+            for name, state in memory.items()
+        }
 
     def load_global(self, members: list[int], weights: list[float]) -> None:
         """Load the global model; of what clients have of their own, it has the weighted mean."""
         algorithm = self.algorithm
         part = algorithm.kept if algorithm.keeps_part else self.model.everything()
         own = self._mean_own_part(part, members, weights) if algorithm.personal else None
-        self._load_server()
+        self.load_server()
         if own is not None:
             part.write(self.model.w, own[: part.size])
             if algorithm.keeps_buffers:
                 self.model.b.copy_(own[part.size :])
 
-    def _load_server(self) -> None:
+    def load_server(self) -> None:
+        """Put the server's model, as it is, into the flat model."""
         self.model.w.copy_(self.w)
         self.model.b.copy_(self.b)
         self.model.counters.copy_(self.counters)
@@ -109,6 +143,26 @@ class ExperimentState:
             self.model.device
         )
 
+    def compare_ranks(self, done: int) -> None:
+        """Raise an error if another rank has another global model after round `done`.
+
+        Every rank takes the server's step for itself. Ranks that were forked on one CPU cannot
+        differ, so they do not spend time on this.
+        """
+        if self.group.size == 1 or (self.group.forked and self.model.device.type == "cpu"):
+            return
+        hashed = hashlib.blake2b(digest_size=8)
+        for vector in (self.w, self.b):
+            hashed.update(vector.to("cpu").numpy().data)
+        found = self.group.gather_text(hashed.hexdigest())
+        usual = Counter(found).most_common(1)[0][0]
+        odd = [str(rank) for rank, own in enumerate(found) if own != usual]
+        if odd:
+            raise WorkerFault(
+                f"rank {', '.join(odd)} of {self.group.size} has another global model than the"
+                f" others after round {done}; all need processors or GPUs of the same model"
+            )
+
     def server_tensors(self) -> dict[str, Tensor]:
         """The server's side under flat names, for a checkpoint."""
         tensors = {"w": self.w, "b": self.b, "counters": self.counters}
@@ -127,18 +181,26 @@ class ExperimentState:
         }
 
     def restore_server(self, tensors: dict[str, Tensor]) -> None:
-        device = self.model.device
         for name, value in tensors.items():
             modifier, _, key = name.rpartition("/")
             if not modifier:
                 getattr(self, key).copy_(value)
-            elif modifier == "server_opt":
-                self.server_opt[key] = value.to(device)
-            else:
-                self.server[modifier.removeprefix("modifier/")][key] = value.to(device)
+                continue
+            state = self.server_opt
+            if modifier != "server_opt":
+                state = self.server[modifier.removeprefix("modifier/")]
+            # Some states are on the CPU, whatever the model is on: other devices round differently.
+            device = state[key].device if key in state else self.model.device
+            state[key] = value.to(device)
 
     def restore_client(self, name: str, value: Tensor) -> None:
         client, modifier, key = name.split("/")
-        self.clients.setdefault(int(client), {}).setdefault(modifier, {})[key] = value.to(
-            self.model.device
-        )
+        own = self.clients.setdefault(int(client), {}).setdefault(modifier, {})
+        own[key] = _copied(value) if self.in_host_memory else value.to(self.model.device)
+
+
+def _copied(value: Tensor, place: Tensor | None = None) -> Tensor:
+    """A tensor's values in pinned memory of this machine, in `place` if they fit there."""
+    if place is None or place.shape != value.shape or place.dtype != value.dtype:
+        place = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    return place.copy_(value)

@@ -1,0 +1,57 @@
+"""A program whose output nobody reads any more goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support.run_files import QUICK
+
+from fedbench.core.terminal import streams_without_readers
+
+
+def closed_pipe() -> int:
+    """A pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_what_nobody_reads_is_dropped(monkeypatch, name):
+    with open(closed_pipe(), "w") as stream:
+        monkeypatch.setattr(sys, name, stream)
+        with streams_without_readers():
+            assert getattr(sys, name).isatty() is False
+            for _ in range(3):
+                print("x" * 100_000, file=getattr(sys, name), flush=True)
+        assert getattr(sys, name) is stream
+        print("after it", flush=True)
+
+
+def test_without_it_the_program_would_end(monkeypatch):
+    stream = open(closed_pipe(), "w")  # noqa: SIM115  (closing it would fail as well)
+    with pytest.raises(BrokenPipeError):
+        print("x", file=stream, flush=True)
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_is_finished_after_its_reader_has_gone(tmp_path, data_root, workers):
+    words = ["logger=none", *QUICK, "data.subset=60", f"runtime.workers={workers}"]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "fedbench", *words],
+        cwd=tmp_path,
+        env={**os.environ, "FEDBENCH_DATA": str(data_root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert program.stdout.readline()
+    program.stdout.close()
+    _, errors = program.communicate(timeout=400)
+    assert (program.returncode, errors) == (0, b"")
+    assert len(list(tmp_path.glob("results/runs/*/*/summary.json"))) == 1

@@ -1,0 +1,125 @@
+"""What lives from round to round: where it is kept, and that all ranks have the same."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support import experiments
+
+from fedbench.parallel.failures import WorkerFault
+from fedbench.parallel.group import Group
+from fedbench.parallel.processes import launch
+from fedbench.training import state as states
+from fedbench.training.state import ExperimentState
+
+MEMORIES = ["algo=scaffold", "algo=fedbn", "algo=moon", "algo=pfedsim algo.warmup=0"]
+
+
+@pytest.fixture
+def pinned(monkeypatch) -> list[torch.Size]:
+    """Pinned memory needs CUDA: here it is ordinary memory, and every piece is noted."""
+    made: list[torch.Size] = []
+    empty = torch.empty
+
+    def noted(*shape: object, pin_memory: bool = False, **settings: object) -> torch.Tensor:
+        tensor = empty(*shape, **settings)
+        if pin_memory:
+            made.append(tensor.shape)
+        return tensor
+
+    monkeypatch.setattr(states.torch, "empty", noted)
+    return made
+
+
+@pytest.mark.parametrize("words", MEMORIES)
+def test_memories_in_host_memory_give_the_same_bits(words, pinned):
+    """As with a GPU, but the copies go from the CPU to the CPU."""
+    setting = (*words.split(), "rounds=3", "cohort=3", *experiments.BATCH_NORM)
+    digests = []
+    for in_host_memory in (False, True):
+        made = experiments.federation(*setting)
+        made.state.in_host_memory = in_host_memory
+        digests.append(experiments.final_digest(made))
+    assert digests[0] == digests[1]
+    kept = made.state.client_tensors().values()
+    assert len(pinned) == len(kept) > 0  # one place for each, which is written over every round
+
+
+def test_restored_memories_are_in_host_memory_too(pinned):
+    made = experiments.federation("algo=scaffold", "rounds=1", *experiments.PLAIN)
+    made.state.in_host_memory = True
+    made.state.restore_client("2/control_variate/c", torch.arange(5.0))
+    assert pinned == [torch.Size([5])]
+    assert torch.equal(made.state.clients[2]["control_variate"]["c"], torch.arange(5.0))
+
+
+def test_a_state_is_restored_to_the_device_that_it_was_on():
+    """pFedSim keeps its similarities on the CPU, where a resumed run must compute with them."""
+    made = experiments.federation("algo=pfedsim", *experiments.PLAIN, device="meta")
+    (name,) = made.state.server
+    before = made.state.server[name]["similarity"]
+    made.state.restore_server({f"modifier/{name}/similarity": torch.ones_like(before)})
+    after = made.state.server[name]["similarity"]
+    assert before.device.type == after.device.type == "cpu"
+    assert torch.equal(after, torch.ones_like(before))
+
+
+def state_of(found: list[str], forked: bool, device: str = "cpu") -> ExperimentState:
+    """A state whose ranks send these digests; OWN stands for this rank's."""
+    state = object.__new__(ExperimentState)
+    state.w, state.b = torch.arange(4.0), torch.zeros(0)
+    state.model = SimpleNamespace(device=torch.device(device))
+    sent: list[str] = []
+
+    def gather(own: str) -> list[str]:
+        sent.append(own)
+        return [own if one == "OWN" else one for one in found]
+
+    state.group = SimpleNamespace(size=len(found), forked=forked, gather_text=gather)
+    state.sent = sent
+    return state
+
+
+def test_a_rank_with_another_model_is_named():
+    state_of(["OWN", "OWN", "OWN"], forked=False).compare_ranks(4)
+    words = r"rank 1 of 3 has another global model than the others after round 4; all need"
+    with pytest.raises(WorkerFault, match=words):
+        state_of(["OWN", "0123", "OWN"], forked=False).compare_ranks(4)
+    with pytest.raises(WorkerFault, match="rank 0 of 3 has"):
+        state_of(["OWN", "0123", "0123"], forked=False).compare_ranks(4)
+    with pytest.raises(WorkerFault, match="rank 1 of 2 has"):
+        state_of(["0123", "OWN"], forked=False).compare_ranks(4)
+    with pytest.raises(WorkerFault, match="rank 1 of 2 has"):
+        state_of(["OWN", "0123"], forked=True, device="cuda").compare_ranks(4)
+
+
+def test_a_real_rank_that_differs_ends_the_run_with_its_number():
+    def work(group: Group) -> None:
+        state = state_of([], forked=False)
+        state.group = Group()  # as under torchrun: without shared memory
+        state.compare_ranks(1)
+        state.w[3] += group.rank
+        state.compare_ranks(2)
+
+    with pytest.raises(WorkerFault, match="rank 1 of 2 has another global model than the others"):
+        launch(work, 2, 60)
+
+
+def test_the_digest_has_8_bytes_of_all_bits():
+    state = state_of(["OWN", "OWN"], forked=False)
+    state.compare_ranks(1)
+    state.w[2] = -state.w[2]
+    state.compare_ranks(2)
+    state.b = torch.ones(1)
+    state.compare_ranks(3)
+    assert len(set(state.sent)) == 3
+    assert {len(one) for one in state.sent} == {16}  # in hexadecimal digits
+
+
+def test_ranks_that_cannot_differ_spend_no_time_on_it():
+    alone, forked = state_of(["OWN"], forked=False), state_of(["0123", "OWN"], forked=True)
+    alone.compare_ranks(1)
+    forked.compare_ranks(1)
+    assert alone.sent == forked.sent == []
