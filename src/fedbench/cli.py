@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -24,20 +25,24 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedbench.config import hydra_errors
 from fedbench.config.environment import Values, hidden_by_name
+from fedbench.config.own_code import add_folders
 from fedbench.config.schema import Config, RuntimeSettings
 from fedbench.config.validate import check, config_folder, short_names
+from fedbench.core.caller import stop_with_the_caller
 from fedbench.core.errors import (
     BAD_INPUT,
     FINISHED,
     INTERRUPTED,
     UNEXPECTED,
     BadInput,
+    MachineFault,
     bad_value,
     spelled_out,
 )
-from fedbench.core.terminal import escape_what_the_terminal_cannot_show
-from fedbench.parallel.failures import MachineFault, WorkerFailure
-from fedbench.parallel.interrupt import Interrupted
+from fedbench.core.machine import available_cores
+from fedbench.core.terminal import escape_what_the_terminal_cannot_show, streams_without_readers
+from fedbench.parallel.devices import pick_device
+from fedbench.parallel.failures import WorkerFailure
 from fedbench.parallel.processes import speaks, under_torchrun
 from fedbench.parallel.ranks import AllLeave, this_rank
 from fedbench.runs.identity import source_commit
@@ -58,6 +63,12 @@ class JobFailed(Exception):
 def main() -> None:
     """`fedbench ...`: see `fedbench --help`."""
     escape_what_the_terminal_cannot_show()
+    with streams_without_readers():
+        run_program()
+
+
+def run_program() -> None:
+    """Run the jobs of the command line, and end with their status."""
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     prepare_process()
     jobs = Jobs()
@@ -77,10 +88,9 @@ def main() -> None:
 def prepare_process() -> None:
     """What must be set before Hydra starts."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
-    # CUDA must not be initialised before the ranks are forked; NVML tells whether there is a GPU.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     source_commit()  # read now: the files may change while jobs run
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, outside of runs
+    stop_with_the_caller()
     SweepCallback.current = None
 
 
@@ -177,7 +187,8 @@ class Jobs:
     def run(self, composed: DictConfig) -> float | None:
         """Hydra's task function. Returns the number that a search optimises."""
         sweep = SweepCallback.current
-        outcome = run_job(composed, sweep)
+        with streams_without_readers():  # a launcher's process has its own
+            outcome = run_job(composed, sweep)
         self.outcomes[outcome.number] = outcome
         if this_rank().broken:  # no further job can be run without the other ranks
             this_rank().leave(UNEXPECTED)
@@ -201,7 +212,7 @@ def run_job(composed: DictConfig, sweep: SweepCallback | None) -> Outcome:
             outcome.reason = "the sweep was stopped before it began"
         else:
             train_job(composed, outcome, in_sweep=sweep is not None)
-    except (Interrupted, KeyboardInterrupt):
+    except KeyboardInterrupt:  # Interrupted is one, too
         outcome.status = INTERRUPTED
         outcome.reason = "on request"
     except Exception as error:
@@ -231,6 +242,11 @@ def checked(composed: DictConfig) -> Config:
     settings = HydraConfig.get()
     choices = dict(settings.runtime.choices)
     refuse_under_torchrun(choices)
+    add_folders(
+        source.path
+        for source in settings.runtime.config_sources
+        if source.provider == "command-line" and source.schema == "file"
+    )
     try:
         config = check(composed, choices)
     except hydra_errors.CONFIGURATION_ERRORS as error:  # a reference to nothing
@@ -250,10 +266,11 @@ def waiting_time(composed: DictConfig) -> int:
 
 def share_cores(config: Config, launcher: DictConfig) -> None:
     """Give each of joblib's jobs on this machine its part of the cores, unless workers are set."""
-    if config.scalars.runtime.workers is None and "n_jobs" in launcher:
-        cores = len(os.sched_getaffinity(0))
+    runtime = config.scalars.runtime
+    if runtime.workers is None and "n_jobs" in launcher and pick_device(runtime.device) == "cpu":
+        cores = available_cores()
         jobs = launcher.n_jobs if launcher.n_jobs > 0 else max(1, cores + 1 + launcher.n_jobs)
-        config.scalars.runtime.workers = max(1, cores // jobs)
+        runtime.workers = max(1, cores // jobs)
 
 
 @dataclass
@@ -329,9 +346,21 @@ def end_sweep(sweep: SweepCallback, here: dict[int, Outcome], unbroken: bool) ->
     for one in outcomes.values():
         if one.status == FINISHED and one.log:  # the job printed this into its log
             print(f"run: {one.run}", flush=True)
+    if outcomes and this_rank().leader and sweep.folder.is_dir():
+        show_table(sweep.folder, list(outcomes.values()))
     list_failed_jobs(list(outcomes.values()), sweep, elsewhere)
     show_search(sweep)
     return severest([one.status for one in outcomes.values()])
+
+
+def show_table(folder: Path, outcomes: list[Outcome]) -> None:
+    """Print a table of the jobs, and write it with a picture of their curves."""
+    from fedbench.runs.sweep_report import report_sweep  # pandas is slow to import
+
+    try:
+        print(f"\n{report_sweep(folder, outcomes)}\nsweep: {short_path(folder)}", flush=True)
+    except OSError as error:
+        print_error(f"{short_path(folder)}: no table was written ({error.strerror or error})")
 
 
 def list_failed_jobs(outcomes: list[Outcome], sweep: SweepCallback, elsewhere: bool) -> None:

@@ -2,45 +2,63 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fedbench.algorithms.algorithm import Algorithm, build
 from fedbench.algorithms.context import BindContext
+from fedbench.algorithms.equivalence import why_fedavg
 from fedbench.config.schema import Config, Scalars
-from fedbench.core.errors import BadInput, refuse_what_does_not_fit, require
+from fedbench.config.validate import with_algorithm
+from fedbench.core.errors import BadInput, Interrupted, refuse_what_does_not_fit, require
 from fedbench.core.flat_model import FlatModel
+from fedbench.core.machine import available_cores
 from fedbench.core.model import Model
 from fedbench.core.seeding import derive
 from fedbench.data.batches import examples
-from fedbench.data.dataset import Dataset
+from fedbench.data.dataset import Dataset, tested_on
+from fedbench.models.cpu_kernels import choose_kernels
+from fedbench.parallel import devices
 from fedbench.parallel.failures import explain
 from fedbench.parallel.group import Group
-from fedbench.parallel.interrupt import Interrupted, StopRequest
+from fedbench.parallel.interrupt import StopRequest
 from fedbench.parallel.processes import configure_process, launch, under_torchrun
 from fedbench.parallel.ranks import AllLeave, Ranks, this_rank
-from fedbench.partitions.base import Split, hold_out
+from fedbench.partitions.base import Split
 from fedbench.runs.console import print_header, print_result
 from fedbench.runs.folder import RunFolder
-from fedbench.runs.identity import identity, label, run_id
+from fedbench.runs.identity import identity, label, run_id, series_id
 from fedbench.runs.prepared import PreparedRun
 from fedbench.runs.writer import RunWriter
 from fedbench.training.federation import Federation
-from fedbench.training.preflight import check_local_work, check_memory, check_scoring
+from fedbench.training.preflight import (
+    check_gpu_memory,
+    check_local_work,
+    check_memory,
+    check_scoring,
+)
 
 
 @refuse_what_does_not_fit
-def prepare(config: Config) -> PreparedRun:
-    """Everything that an experiment needs, built and checked; nothing is written."""
+def prepare(config: Config, loaded: Dataset | None = None) -> PreparedRun:
+    """Everything that an experiment needs, built and checked; nothing is written.
+
+    `loaded`: the examples, for a caller who prepares many runs with the same ones.
+    """
     scalars = config.scalars
-    device = pick_device(scalars.runtime.device)
+    device = choose_device(scalars)
     unbound = build(config.algo, scalars.client, scalars.server.weights)
-    data = config.data.load(scalars.seed)
-    split = config.partition.draw(data.train_y, data.classes, scalars.seed)
-    split = hold_out(split, config.partition.local_test, scalars.seed)
+    data = config.data.for_run(scalars.seed) if loaded is None else loaded
+    split = config.partition.for_run(
+        data.train_y, data.classes, scalars.seed, data.training_fingerprint()
+    )
+    if config.data.pool:
+        words = "must be false without partition.local_test, the share of examples that then test"
+        require(split.local_tests is not None, "data.pool", "true", words)
+        data = tested_on(data, np.sort(np.concatenate(split.local_tests)))
     cohort_fits = scalars.cohort is None or scalars.cohort <= len(split.client_indices)
     words = f"must be at most {len(split.client_indices)}, the number of clients"
     require(cohort_fits, "cohort", scalars.cohort, words)
@@ -50,23 +68,52 @@ def prepare(config: Config) -> PreparedRun:
         model=flat,
         clients=1 if unbound.pooled else len(split.client_indices),
         classes=data.classes,
-        rounds=scalars.rounds,
+        rounds=scalars.rounds if unbound.uses_rounds else None,
         seed=scalars.seed,
         momentum=scalars.client.momentum,
+        weight_decay=scalars.client.weight_decay,
         batch_size=scalars.client.batch_size,
     )
     algorithm = unbound.bind(context)  # refuses what makes no sense on this model
+    asked, reason = config, _why_fedavg(config, unbound, algorithm)
+    if reason:  # then it is that run, under its name and in its folder
+        config = with_algorithm(config, "fedavg")
+        unbound = build(config.algo, scalars.client, scalars.server.weights)
+        algorithm = unbound.bind(context)
     attack_note = config.attack.note()
     if attack_note:
         algorithm.caveats = [*algorithm.caveats, attack_note]
     check_experiment(config, data, split, algorithm, flat)
-    number = run_id(
-        identity(config, algorithm, device, data.fingerprint(), len(split.client_indices))
-    )
+    kernels = choose_kernels(scalars.runtime.kernels, model, device, scalars.runtime.threads)
+    clients = len(split.client_indices)
+    tree = identity(config, algorithm, device, data.fingerprint(), clients, kernels.name)
+    number, series = run_id(tree), series_id(tree)
     folder = RunFolder(Path(scalars.results) / "runs" / label(config) / number)
+    asked.folder = folder.path  # where the caller, who has `asked`, reads it
     return PreparedRun(
-        config, device, data, split, model, flat, algorithm, unbound, context, folder, number
+        config,
+        device,
+        data,
+        split,
+        model,
+        flat,
+        algorithm,
+        unbound,
+        context,
+        folder,
+        number,
+        series,
+        kernels,
+        reason and f"{label(asked)} is FedAvg to the bit, because {reason}: this is FedAvg's run",
     )
+
+
+def _why_fedavg(config: Config, unbound: Algorithm, bound: Algorithm) -> str:
+    """Why the algorithm is FedAvg of conf/algo with this experiment's settings; empty if not."""
+    same_weights = config.scalars.server.weights is not None or config.algo["weights"] == "samples"
+    if config.own_code or not same_weights:
+        return ""
+    return why_fedavg(unbound, bound, config.scalars)
 
 
 def build_model(config: Config, data: Dataset, projection: int | None) -> Model:
@@ -99,11 +146,24 @@ def check_experiment(
     check_local_work(scalars, algorithm, sizes, model.has_batch_norm)
 
 
-def pick_device(asked: str) -> str:
-    available = torch.cuda.is_available()
-    rule = "must be cpu or auto: there is no CUDA device here"
-    require(asked != "cuda" or available, "runtime.device", asked, rule)
-    return "cuda" if available and asked != "cpu" else "cpu"
+def choose_device(scalars: Scalars) -> str:
+    """The device of a run, "cpu" or "cuda", if it can do what is asked of it."""
+    device, precision = devices.pick_device(scalars.runtime.device), scalars.runtime.precision
+    fits = device == "cuda" or precision == "float32"
+    require(fits, "runtime.precision", precision, "must be float32 on the CPU")
+    return device
+
+
+def prepare_here(config: Config) -> PreparedRun:
+    """As `prepare`, for the GPUs that this process sees: they must be equal and large enough."""
+    prepared, scalars = prepare(config), config.scalars
+    if prepared.device == "cuda":
+        workers = workers_here(scalars, prepared.device)
+        if scalars.runtime.deterministic:
+            devices.check_equal_gpus(workers)
+        sharing = devices.ranks_a_gpu(workers)
+        check_gpu_memory(prepared.flat.size, prepared.data, devices.own_gpu(), sharing)
+    return prepared
 
 
 def run(config: Config) -> bool:
@@ -133,10 +193,12 @@ def _run(config: Config, ranks: Ranks) -> bool:
     timeout = config.scalars.runtime.timeout
     stopping = False
     torch.set_num_threads(1)  # no thread pool before the ranks are forked
-    prepared = ranks.together(lambda: prepare(config), timeout)
+    prepared = ranks.together(lambda: prepare_here(config), timeout)
     ranks.agree(prepared.origin(), timeout)
     ranks.check_common_folder(Path(config.scalars.results), timeout)
     group = ranks.group(timeout)
+    if group.leader and prepared.instead:
+        print(f"note: {prepared.instead}", flush=True)
     # A restart by torchrun resumes what its first attempt began with force=true.
     force = config.scalars.force and not ranks.remembers(f"forced {prepared.id}")
     lock = ranks.together(
@@ -193,22 +255,23 @@ def workers_here(scalars: Scalars, device: str) -> int:
     """How many workers to start on this machine."""
     if scalars.runtime.workers:
         return scalars.runtime.workers
-    return torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
+    return len(devices.gpus()) if device == "cuda" else available_cores()
 
 
 def assemble(group: Group, parts: PreparedRun) -> Federation:
     """The federation of this rank, with the data and the model on its device."""
     scalars, data = parts.config.scalars, parts.data
-    device = torch.device("cpu")
-    if parts.device == "cuda":
-        device = torch.device("cuda", group.rank % torch.cuda.device_count())
+    runtime = scalars.runtime
+    device = devices.enter(parts.device, group.rank, runtime.deterministic, runtime.precision)
     model, algorithm = parts.on(device)
     train_set = examples(data, "train", device, getattr(parts.config.data, "augment", ()))
     test_set = examples(data, "test", device)
-    shards = [torch.from_numpy(own).to(device) for own in parts.shards]
+    place = train_set.x.device  # the CPU where the inputs are memory-mapped
+    shards = [torch.from_numpy(own).to(place) for own in parts.shards]
     parts.config.attack.spoil(train_set, shards, data.classes, scalars.seed)
+    validation = None if data.val_y is None else examples(data, "val", device)
     tests = parts.split.local_tests
-    local_tests = None if tests is None else [torch.from_numpy(own).to(device) for own in tests]
+    local_tests = None if tests is None else [torch.from_numpy(own).to(place) for own in tests]
     return Federation(
         model,
         train_set,
@@ -219,6 +282,7 @@ def assemble(group: Group, parts: PreparedRun) -> Federation:
         group,
         data.classes,
         local_tests=local_tests,
+        validation=validation,
     )
 
 

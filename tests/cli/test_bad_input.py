@@ -14,14 +14,12 @@ from support import bad_files, bad_input
 
 from fedbench import cli
 from fedbench.data.prepare import cli as data_cli
-from fedbench.study import command as tables_cli
-from fedbench.study import reproduce as reproduce_cli
+from fedbench.report import cli as tables_cli
 
 QUICK = ("rounds=1", "client.epochs=1", "partition.clients=4", "runtime.workers=1")
 PROGRAMS = {
     "fedbench": (cli, ("logger=none", *QUICK), bad_input.OVERRIDES),
     "fedbench-tables": (tables_cli, (), bad_input.TABLES),
-    "reproduce_tables.py": (reproduce_cli, (), bad_input.REPRODUCE),
     "fedbench-data": (data_cli, (), bad_input.PREPARE),
 }
 CASES = [(program, words) for program, (_, _, table) in PROGRAMS.items() for words in table]

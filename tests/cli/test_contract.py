@@ -33,7 +33,7 @@ def test_a_run_leaves_the_promised_files(fedbench):
         "partition.json",
         "partition.csv",
     }
-    assert {file.name for file in run.folder.iterdir()} == files | {"partition.png"}
+    assert {file.name for file in run.folder.iterdir()} == files | {"partition.png", "curves.png"}
     assert run.folder.parts[:2] == ("results", "runs")
     facts = summary(run.folder)
     wanted = {
@@ -75,7 +75,7 @@ def test_the_numbers_in_the_files_agree(fedbench):
         assert (stored["final"] == labels).mean() == pytest.approx(accuracies[-1])
         assert (stored["best"] == labels).mean() == pytest.approx(max(accuracies))
         assert int(stored["best_round"]) == facts["best_round"]
-    parts = json.loads((run.folder / "partition.json").read_text())
+    parts = json.loads((run.folder / "partition.json").read_text())["clients"]
     assert sorted(index for part in parts for index in part) == list(range(1438))
 
 

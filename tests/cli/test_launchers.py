@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import faulty_dataset
+from support import faulty_dataset, own_files
 from support.faulty_runs import session
 
 pytestmark = pytest.mark.heavy  # half a minute each on a busy machine
@@ -121,6 +121,16 @@ def test_refused_and_failed_jobs_are_named_and_the_others_run(start, tmp_path, l
         "fedbench: 3 of 4 jobs did not finish; ...",
     ]
     assert ended.out.count("run: results/runs/") == 1
+    (table,) = tmp_path.glob("results/sweeps/*/summary.csv")
+    rows = [row.split(",")[:4] for row in table.read_text().splitlines()]
+    endings = ("finished", "refused", "failed", "failed")
+    assert rows == [
+        ["job", "seed", "cohort", "status"],
+        *([str(job), str(job // 2), ("3", "1000")[job % 2], endings[job]] for job in range(4)),
+    ]
+    assert re.search(r"^  0  0     3       finished +[\d.]+ %", ended.out, flags=re.M), ended.out
+    assert ended.out.splitlines()[-1].startswith("sweep: results/sweeps/")
+    assert (table.parent / "comparison.png").is_file()
     found = outcomes(tmp_path)
     assert [found[number]["status"] for number in range(4)] == [0, 2, 1, 1]
     summary = json.loads((tmp_path / found[0]["run"] / "summary.json").read_text())
@@ -131,6 +141,21 @@ def test_refused_and_failed_jobs_are_named_and_the_others_run(start, tmp_path, l
         assert told in logs[0]
         assert "Traceback" in logs[1]
         assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_own_classes_are_found_in_every_job(start, tmp_path, launcher):
+    own_files.write(
+        tmp_path / "own",
+        mydata="from fedbench.data import Digits as Mine",
+        data__mine="""
+            defaults: [digits, _self_]
+            _target_: mydata.Mine
+        """,
+    )
+    ended = end(start(launcher, "data=mine", "seed=0,1", "runtime.workers=2"), tmp_path)
+    assert ended.status == 0, ended.err
+    assert ended.out.count("run: results/runs/mine-") == 2
 
 
 @pytest.mark.parametrize(

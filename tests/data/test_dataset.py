@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from support.data_settings import CONF, NAMED, data_config, data_settings, refusal
 
-from fedbench.data import stratified_subset
+from fedbench.data import Dataset, DatasetSettings, stratified_subset
 from fedbench.data.dataset import channel_statistics
 
 # Configuration
@@ -24,7 +24,7 @@ from fedbench.data.dataset import channel_statistics
 def test_every_file_names_every_setting_with_the_right_type(name):
     config = data_config(name)
     target = type(instantiate(config))
-    assert {field.name for field in fields(target)} == set(config) - {"_target_"}
+    assert {one.name for one in fields(target)} == set(config) - {"_target_"}
     del config["_target_"]
     OmegaConf.merge(OmegaConf.structured(target), config)  # raises on a wrong type
 
@@ -205,3 +205,30 @@ def test_real_dataset_has_its_facts_and_its_conventional_statistics(name, real_d
     mean, std = channel_statistics(dataset.train_x)
     np.testing.assert_allclose(dataset.mean, mean, atol=2e-3)
     np.testing.assert_allclose(dataset.std, std, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train_x": np.zeros((4, 2))}, "train_x as float64 [4, 2], must be as `Dataset` says"),
+        ({"test_x": np.zeros(4, np.float32)}, "test_x as float32 [4]"),
+        ({"train_y": np.zeros(3, np.int64)}, "train_y as int64 [3], must be int64 [4]"),
+        ({"test_y": np.zeros(4, np.int32)}, "test_y as int32 [4], must be int64 [4]"),
+        ({"test_y": np.array([0, 1, 2, 0])}, "labels from 0 to 2 in test_y, must be 0 to 1"),
+        ({"train_x": np.zeros((4, 2, 2, 1), np.uint8)}, "uint8 images without mean and deviation"),
+    ],
+)
+def test_what_an_own_dataset_does_wrong_is_one_line(changes, words):
+    x, labels = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+    facts = {"classes": 2, "source": "real", "mean": None, "std": None, "note": ""}
+    arrays = {"train_x": x, "train_y": labels, "test_x": x, "test_y": labels}
+
+    @dataclass(frozen=True)
+    class Own(DatasetSettings):
+        given: dict = field(default_factory=dict)
+
+        def load(self, seed):
+            return Dataset("own", **facts, **(arrays | self.given))
+
+    assert refusal(lambda: Own(given=changes).for_run(0)).startswith(f"data: Own.load gave {words}")
+    assert len(Own().for_run(0).train_y) == 4

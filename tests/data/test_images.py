@@ -50,7 +50,7 @@ def test_named_dataset_is_read_from_the_data_root(tmp_path):
     assert (dataset.mean, dataset.std, dataset.source, dataset.note) == (
         (0.1307,),
         (0.3081,),
-        "real",
+        "real, unverified",  # there is no info.json
         "",
     )
     computed = tiny(tmp_path, mean=None, std=None).load(0)

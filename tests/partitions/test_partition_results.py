@@ -5,24 +5,31 @@ settings.
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from scipy.spatial.distance import jensenshannon
+from support import experiments
 from support.data_settings import CONF, refusal
 
 from fedbench.partitions import (
     Dirichlet,
+    Draw,
     FilePartition,
     Iid,
+    Partition,
+    PartitionSettings,
+    Split,
     heterogeneity,
     partition_hash,
     save_picture,
 )
+from fedbench.partitions.from_file import file_content
 from fedbench.partitions.statistics import class_counts
 
 TEN = np.arange(2000) % 10  # 200 samples of each of ten classes, in turn
@@ -177,3 +184,94 @@ def test_every_file_names_every_setting_with_the_right_type(path):
     del config["_target_"]
     OmegaConf.merge(OmegaConf.structured(target), config)  # raises on a wrong type
     assert OmegaConf.to_container(config) == OmegaConf.to_container(OmegaConf.structured(target))
+
+
+def test_a_file_that_names_its_training_set_is_refused_on_another(tmp_path):
+    parts = Dirichlet().draw(TEN, 10, 0).client_indices
+    path = tmp_path / "split.json"
+    path.write_text(file_content(parts, "0123456789abcdef"))
+    partition = FilePartition(path=str(path))
+    split = partition.for_run(TEN, 10, 5, "0123456789abcdef")
+    assert partition_hash(split.client_indices) == partition_hash(parts)
+    assert split.note == ""
+    line = refusal(lambda: partition.for_run(TEN, 10, 5, "fedcba9876543210"))
+    assert (
+        "split.json: was drawn on other training data (fingerprint 0123456789abcdef; here" in line
+    )
+    plain = write(tmp_path, [part.tolist() for part in parts])
+    unchecked = plain.for_run(TEN, 10, 5, "fedcba9876543210")
+    assert "whether it was made for this data is unknown" in unchecked.note
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"clients": [[0]]}',
+        '{"fingerprint": "a", "clients": [[0]], "more": 1}',
+        '{"fingerprint": 3, "clients": [[0]]}',
+        '{"fingerprint": "a", "clients": {}}',
+    ],
+)
+def test_other_objects_are_no_partition(tmp_path, content):
+    (tmp_path / "split.json").write_text(content)
+    partition = FilePartition(path=str(tmp_path / "split.json"))
+    assert "must be" in refusal(lambda: partition.draw(np.zeros(1, int), 2, 0))
+
+
+def test_a_seed_of_its_own_holds_the_partition_and_its_tests_while_the_rest_varies():
+    words = ("partition.local_test=0.2", *experiments.PLAIN)
+    first = experiments.parts(*words)
+    same = experiments.parts(*words, "seed=5", "partition.seed=0")
+    other = experiments.parts(*words, "seed=5")
+    assert first.partition_hash() == same.partition_hash() != other.partition_hash()
+    assert not torch.equal(first.flat.w, same.flat.w)
+    assert len({first.id, same.id, other.id}) == 3
+
+
+@dataclass(frozen=True)
+class Given(PartitionSettings):
+    """A user's own, whose indices a test gives."""
+
+    given: list = field(default_factory=list)
+
+    def draw(self, labels, classes, seed):
+        return Split([np.array(own) for own in self.given])
+
+
+@dataclass(frozen=True)
+class Counted(Partition):
+    """A user's own, whose table a test gives."""
+
+    table: list = field(default_factory=list)
+
+    def draw_counts(self, totals, rng):
+        counts = np.array(self.table)
+        return Draw(counts, np.ones(counts.shape, dtype=bool))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([[0, 1], [1, 2]], "Given.draw gave index 1 twice, must be once"),
+        ([[0, 4]], "Given.draw gave indices from 0 to 4, must be 0 to 3"),
+        ([[-1, 2]], "Given.draw gave indices from -1 to 2"),
+        ([[0.0, 1.0]], "Given.draw gave 2 indices of type float64, must be int64"),
+        ([[]], "Given.draw gave 0 indices"),
+        ([], "Given.draw gave 0 indices"),
+    ],
+)
+def test_what_an_own_partition_does_wrong_is_one_line(given, words):
+    labels = np.arange(4) % 2
+    assert words in refusal(lambda: Given(given=given).for_run(labels, 2, 0, ""))
+    fine = Given(given=[[0, 2], [1]]).for_run(labels, 2, 0, "")
+    assert [own.tolist() for own in fine.client_indices] == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize(
+    "table", [[[2, 2]], [[1, 1], [1, 0]], [[3, 2], [-1, 0]], [[1.0, 1], [1, 1]]]
+)
+def test_a_table_that_leaves_samples_out_is_refused(table):
+    labels = np.arange(4) % 2
+    line = refusal(lambda: Counted(clients=2, table=table).draw(labels, 2, 0))
+    assert "must be integers [2, 2] whose columns sum to the samples of each class" in line
+    Counted(clients=2, table=[[1, 1], [1, 1]]).draw(labels, 2, 0)

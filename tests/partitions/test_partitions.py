@@ -27,6 +27,7 @@ from fedbench.partitions import (
     partition_hash,
 )
 from fedbench.partitions.base import TRIES
+from fedbench.partitions.dirichlet import MOST_DRAWS
 from fedbench.partitions.statistics import class_counts
 
 TEN = np.arange(2000) % 10  # 200 samples of each of ten classes, in turn
@@ -46,7 +47,7 @@ def assert_exact_cover(parts: list[np.ndarray], samples: int) -> None:
 
 
 KINDS = st.one_of(
-    st.builds(Dirichlet, alpha=st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 1e6])),
+    st.builds(Dirichlet, alpha=st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 1e6]), cap=st.booleans()),
     st.builds(Iid),
     st.builds(Labels, per_client=st.integers(1, 6)),
     st.builds(NonBalance),
@@ -313,3 +314,70 @@ def test_ecgr_setting_on_real_cifar(real_data):
         assert min(map(len, parts)) >= 256
         assert_exact_cover(parts, 50_000)
         assert heterogeneity(labels, 10, parts)["label_divergence"] > 0.5
+
+
+@given(
+    alpha=st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 1e6]),
+    clients=st.integers(1, 25),
+    totals=st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any),
+    seed=st.integers(0, 10**6),
+)
+def test_a_client_at_the_mean_gets_nothing_of_the_classes_that_follow(alpha, clients, totals, seed):
+    counts = np.array(totals)
+    table = Dirichlet(clients=clients, alpha=alpha, cap=True).draw_counts(
+        counts, numpy_generator(seed, "partition", 0)
+    )
+    np.testing.assert_array_equal(table.counts.sum(axis=0), counts)
+    before = np.cumsum(table.counts, axis=1) - table.counts  # what a client had before each class
+    assert not table.counts[before >= counts.sum() / clients].any()
+
+
+def test_the_cap_takes_from_the_largest_client():
+    plain, capped = (
+        counts_of(Dirichlet(clients=10, alpha=0.1, cap=cap)).sum(axis=1) for cap in (False, True)
+    )
+    assert capped.max() < plain.max()
+    assert capped.sum() == plain.sum() == len(TEN)
+
+
+@settings(max_examples=30)
+@given(
+    alpha=st.sampled_from([0.1, 0.5, 5.0]),
+    clients=st.integers(1, 8),
+    share=st.sampled_from([0.1, 0.5, 0.8]),
+    cap=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_the_smallest_client_has_its_share_of_the_mean_or_the_split_is_refused(
+    alpha, clients, share, cap, seed
+):
+    partition = Dirichlet(clients=clients, alpha=alpha, least_share=share, cap=cap)
+    refused = ""
+    try:
+        split = partition.draw(TEN, 10, seed)
+    except BadInput as error:
+        refused = str(error)
+    if refused:
+        assert f"partition.least_share={share}: must be smaller" in refused
+        assert f"of {MOST_DRAWS} draws none" in refused
+        return
+    assert_exact_cover(split.client_indices, len(TEN))
+    assert min(map(len, split.client_indices)) >= share * len(TEN) / clients
+    assert split.moved == 0
+    # It is the first of the same draws that is large enough.
+    loose = replace(partition, least_share=0.0)
+    table = loose.draw_counts(np.bincount(TEN), numpy_generator(seed, "partition", split.tries - 1))
+    np.testing.assert_array_equal(table.counts, class_counts(TEN, 10, split.client_indices))
+
+
+def test_a_share_of_nothing_is_the_plain_partition():
+    plain = Dirichlet(alpha=0.1).draw(TEN, 10, 3)
+    stated = Dirichlet(alpha=0.1, cap=False, least_share=0.0).draw(TEN, 10, 3)
+    assert partition_hash(plain.client_indices) == partition_hash(stated.client_indices)
+
+
+def test_an_impossible_share_is_refused_in_bounded_time():
+    started = time.process_time()
+    with pytest.raises(BadInput, match="the best gave 0"):
+        Dirichlet(clients=100, alpha=1e-3, least_share=1.0).draw(TEN, 10, 0)
+    assert time.process_time() - started < 30

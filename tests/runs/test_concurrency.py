@@ -104,7 +104,8 @@ def test_a_reader_never_sees_half_a_file():
 @pytest.mark.heavy
 def test_tables_while_runs_go_on():
     """`fedbench-tables` between the runs of a study shows what is finished, and never fails."""
-    tables = [sys.executable, "-c", "from fedbench.study.command import main; main()", "results"]
+    program = "from fedbench.report.cli import main; main()"
+    tables = [sys.executable, "-c", program, "render", "results"]
     study = [
         sys.executable,
         "-m",

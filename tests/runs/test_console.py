@@ -8,7 +8,15 @@ import re
 import signal
 import sys
 
+import pytest
+import torch
+from support.run_files import rows, summary
+
 from fedbench import cli as program
+from fedbench.runs import console
+from fedbench.runs.console import Progress
+from fedbench.training.evaluation import Score
+from fedbench.training.round_metrics import Record
 
 QUICK = ("logger=none", "client.epochs=1", "partition.clients=4")
 
@@ -65,6 +73,33 @@ def test_an_interruption_gives_the_cursor_back(tmp_path, monkeypatch, data_root)
     assert status == 130, printed
     assert printed.rindex("\x1b[?25h") > printed.rindex("\x1b[?25l")
     assert "resumes from the last checkpoint" in printed
+
+
+@pytest.mark.parametrize(("every", "done"), [(1, 0), (3, 0), (3, 6)])
+def test_the_rate_is_that_of_all_rounds_of_this_process(monkeypatch, capsys, every, done):
+    """Also where not all of them are evaluated, and after a resume."""
+    clock = [100.0]
+    monkeypatch.setattr(console.time, "perf_counter", lambda: clock[0])
+    progress = Progress(12, done, 50 * done)
+    for number in range(done + 1, 13):
+        clock[0] += 2.0
+        score = Score(0.5, 1.0, torch.zeros(1)) if number % every == 0 else None
+        progress.show(Record(number, {"gradients": 50 * number, "train_loss": 1.0}, score=score))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == (12 - done) // every
+    assert all("  25 samples/s  " in line for line in lines)
+    assert lines[-1].endswith("0:00:00 left")
+
+
+def test_the_clients_own_tests_are_reported(fedbench):
+    run = fedbench(*QUICK, "rounds=2", "partition.local_test=0.3", "data.subset=60")
+    facts, last = summary(run.folder), rows(run.folder)[-1]
+    for stage in ("before", "after"):
+        for name in (f"local_{stage}_accuracy", f"local_{stage}_accuracy_weighted"):
+            assert facts[name] == float(last[name])
+    before, after = (100 * facts[f"local_{stage}_accuracy"] for stage in ("before", "after"))
+    told = f"clients' own tests: {before:.2f} % as received, {after:.2f} % after local training"
+    assert f"{told} (client mean)\n" in run.out
 
 
 def test_elsewhere_plain_lines(fedbench):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from safetensors.torch import load_file, save_file
+from support import experiments, own_files
 from support.run_files import QUICK, rows, summary
+
+from fedbench.config.own_code import add_folders
+from fedbench.runs.identity import label
 
 
 def test_the_same_name_with_other_data_is_another_run(fedbench, tmp_path):
@@ -107,8 +111,6 @@ OTHER = (
 
 
 def test_the_run_id_changes_exactly_when_the_numbers_can():
-    from support import experiments
-
     base = ("data=digits", "logger=none", *QUICK)
     first = experiments.prepare(experiments.config(*base)).id
     assert {
@@ -116,3 +118,44 @@ def test_the_run_id_changes_exactly_when_the_numbers_can():
     } == dict.fromkeys(SAME, True)
     ids = [experiments.prepare(experiments.config(*base, word)).id for word in OTHER]
     assert len({first, *ids}) == len(OTHER) + 1
+
+
+def test_a_partition_of_a_run_is_refused_with_another_seed_and_subset(fedbench):
+    words = ("data.subset=300", "partition.clients=4", "client.epochs=1", "rounds=1")
+    first = fedbench(*words, "runtime.workers=1", "seed=1")
+    given = ("partition=file", f"partition.path={first.folder}/partition.json")
+    refused = fedbench(*words, *given, "seed=5")
+    assert refused.status == 2
+    assert "was drawn on other training data" in refused.err
+    same_data = fedbench(*words, *given, "seed=5", "data.subset_seed=1", "runtime.workers=1")
+    assert same_data.status == 0, same_data.err
+    assert summary(same_data.folder)["partition_hash"] == summary(first.folder)["partition_hash"]
+    assert "is unknown" not in same_data.out
+
+
+def test_the_label_names_own_data_and_repeats_no_modifier(own_folder):
+    own_files.write(
+        own_folder,
+        algo__fedclip="""
+            defaults: [fedavg, /modifier@modifiers: [prox], _self_]
+            name: fedclip
+        """,
+    )
+    words = ("logger=none", f"hydra.searchpath=[file://{own_folder}]")
+    add_folders([str(own_folder)])
+    assert label(experiments.config(*words, "algo=fedclip")) == ("digits-mlp-dirichlet0.5-fedclip")
+    assert label(experiments.config(*words, "algo=fedclip", "modifier=[ecgr]")).endswith(
+        "-fedclip+ecgr"
+    )
+    npz = ("data=npz", "data.path=x.npz", "logger=none")
+    assert label(experiments.config(*npz)) == "npz-mlp-dirichlet0.5-fedavg"
+    assert label(experiments.config(*npz, "data.name='../my data'")) == (
+        "my_data-mlp-dirichlet0.5-fedavg"
+    )
+    assert label(experiments.config(*npz, f"data.name={'x' * 300}")).startswith("x" * 80 + "-mlp")
+
+
+def test_the_label_does_not_tell_a_value_of_the_environment(monkeypatch):
+    monkeypatch.setenv("HIDDEN_NAME", "secretname")
+    words = ("data=npz", "data.path=x.npz", "logger=none", "data.name='${oc.env:HIDDEN_NAME}'")
+    assert label(experiments.config(*words)) == "npz-mlp-dirichlet0.5-fedavg"

@@ -100,11 +100,11 @@ def test_a_file_that_is_edited_during_a_sweep_does_not_change_what_checkpoints_s
 
 def test_the_hash_is_that_of_the_program_but_for_studies(tmp_path):
     assert source_hash() == hash_of(Path(fedbench.__file__).parent)
-    for name in ("a.py", "study/b.py", "data/c.py"):
+    for name in ("a.py", "report/b.py", "data/c.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("1\n")
     before = hash_of(tmp_path)
-    (tmp_path / "study/b.py").write_text("2\n")
+    (tmp_path / "report/b.py").write_text("2\n")
     assert hash_of(tmp_path) == before
     (tmp_path / "data/c.py").write_text("2\n")
     assert hash_of(tmp_path) != before
@@ -193,7 +193,7 @@ def test_a_run_states_the_code_with_which_it_began(fedbench, monkeypatch, checko
 
 
 def test_a_study_takes_the_commit_before_it_plans_and_forks(monkeypatch):
-    from fedbench.study import reproduce
+    from fedbench.report import cli, engine
 
     known = []
 
@@ -201,10 +201,8 @@ def test_a_study_takes_the_commit_before_it_plans_and_forks(monkeypatch):
         known.append(source_commit.cache_info().currsize)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reproduce, "make_plans", plan)
+    monkeypatch.setattr(engine, "make_plans", plan)
     source_commit.cache_clear()
     with pytest.raises(KeyboardInterrupt):
-        reproduce.reproduce(
-            reproduce.parse(["--only", "digits/methods"]), Console(file=io.StringIO())
-        )
+        cli.run(cli.parse(["run", "--only", "digits/methods"]), Console(file=io.StringIO()))
     assert known == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import socket
 import struct
 from pathlib import Path
@@ -130,7 +131,9 @@ def test_without_a_network_a_sweep_waits_once_and_logs_offline(
     monkeypatch.setenv("WANDB_BASE_URL", f"http://user:hidden-password@127.0.0.1:{closed_port}")
     run = fedbench("-m", *QUICK, f"runtime.workers={workers}", "seed=0,1", quiet=False)
     assert run.status == 0, run.err
-    assert run.out.count("W&B") == 1, run.out
+    assert run.out.count("W&B cannot be used") == 1, run.out
+    where = re.findall(r"^W&B: offline; wandb sync results/runs/\S+ sends it$", run.out, re.M)
+    assert len(where) == 2
     assert asked.read_text().splitlines() == ["online 1", "offline 90", "offline 90"]
     assert run.out.count("logging offline") == 1
     files = list(Path("results").glob("runs/*/*/wandb/offline-run-*/*.wandb"))
@@ -150,11 +153,33 @@ def test_a_run_is_closed_when_wandbs_service_has_written_everything(monkeypatch,
     import wandb
 
     called = []
-    run = SimpleNamespace(finish=lambda: called.append("finish"))
+    run = SimpleNamespace(
+        finish=lambda: called.append("finish"), offline=True, dir=str(tmp_path / "own" / "files")
+    )
     monkeypatch.setattr(tracking, "start", lambda *_, **arguments: run)
     monkeypatch.setattr(wandb, "teardown", lambda: called.append("teardown"))
     Wandb(mode="offline").start("id", "label", {}, tmp_path).close()
     assert called == ["finish", "teardown"]
+
+
+def test_one_offline_folder_is_left_of_a_resumed_run(monkeypatch, tmp_path, capsys):
+    """W&B opens another one for each attempt; other runs' folders are not touched."""
+    for name in ("offline-run-1-id", "offline-run-2-id", "offline-run-1-other", "run-1-id"):
+        (tmp_path / "wandb" / name).mkdir(parents=True)
+    own = tmp_path / "wandb" / "offline-run-2-id"
+    run = SimpleNamespace(offline=True, dir=str(own / "files"))
+    monkeypatch.setattr(tracking, "start", lambda *_, **arguments: run)
+    Wandb(mode="offline").start("id", "label", {}, tmp_path)
+    left = {folder.name for folder in (tmp_path / "wandb").iterdir()}
+    assert left == {"offline-run-2-id", "offline-run-1-other", "run-1-id"}
+    assert capsys.readouterr().out == f"W&B: offline; wandb sync {own} sends it\n"
+
+
+def test_one_line_says_where_a_run_is_logged(monkeypatch, tmp_path, capsys):
+    run = SimpleNamespace(offline=False, url="https://user:secret@host/fedbench/runs/id")
+    monkeypatch.setattr(tracking, "start", lambda *_, **arguments: run)
+    Wandb(mode="online").start("id", "label", {}, tmp_path)
+    assert capsys.readouterr().out == "W&B: https://***@host/fedbench/runs/id\n"
 
 
 def test_an_address_is_printed_without_its_password(monkeypatch):

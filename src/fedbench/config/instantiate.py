@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
+from fedbench.config.own_code import class_named
 from fedbench.core.errors import BadInput, nearest, require
 from fedbench.core.fields import check_fields
 
@@ -49,10 +49,7 @@ def instantiate(node: DictConfig, prefix: str, method: str) -> Any:
     method by which the object will be used.
     """
     name = node["_target_"]
-    try:
-        target = get_class(name)
-    except (ImportError, ValueError, TypeError, AttributeError) as error:  # the last: not a text
-        raise BadInput(f"{prefix}._target_={name}: must be the name of a class") from error
+    target = class_named(name, f"{prefix}._target_")
     fits = is_dataclass(target) and hasattr(target, method)
     require(fits, f"{prefix}._target_", name, f"must be a dataclass with the method {method}")
     settings = OmegaConf.masked_copy(node, [str(key) for key in node if key != "_target_"])
@@ -84,6 +81,8 @@ def _rule(reason: str) -> str:
     """What a value must be, from OmegaConf's message."""
     if "not a ListConfig" in reason:
         return "must be a list, such as [1,2]"
+    if "Union[int, float, str]" in reason:
+        return "must be a number or a name"
     if "is not Optional" in reason:
         return "must have a value other than null"
     wanted = reason.split("type")[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,9 +13,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedbench.config import environment
 from fedbench.config.instantiate import as_dataclass, instantiate
-from fedbench.config.schema import Config, Scalars, check_combinations
+from fedbench.config.own_code import code_of
+from fedbench.config.schema import NEED_VALIDATION, Config, Scalars, check_combinations
 from fedbench.core.errors import BadInput, nearest, require, why_unresolved
 from fedbench.core.files import config_folder
+from fedbench.data.dataset import DatasetSettings
+from fedbench.models.base import ModelSettings
+from fedbench.partitions.base import PartitionSettings
 
 GROUPS = ("data", "model", "partition", "attack", "logger")
 SLOTS = (
@@ -42,6 +47,7 @@ METHODS = {
     "local_train": "phases",
     "modifiers": "bind",
 }
+BASES = {"data": DatasetSettings, "model": ModelSettings, "partition": PartitionSettings}
 
 
 def check(composed: DictConfig, names: dict[str, str]) -> Config:
@@ -59,10 +65,54 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     _check_groups(composed, names)
     scalars = _scalars(composed)
     groups = {group: instantiate(composed[group], group, METHODS[group]) for group in GROUPS}
+    for group, base in BASES.items():
+        rule = f"must be a class that extends {base.__module__}.{base.__name__}"
+        extends = isinstance(groups[group], base)
+        require(extends, f"{group}._target_", composed[group]["_target_"], rule)
     algo = _algorithm(composed.algo)
+    fits = scalars.objective not in NEED_VALIDATION or groups["data"].validation > 0
+    require(fits, "objective", scalars.objective, "must have data.validation above 0")
     tree = _tree(scalars, groups, algo)
     shown = environment.put_in(tree, OmegaConf.to_container(composed), masked)
-    return Config(scalars, **groups, algo=algo, names=names, tree=tree, shown=shown)
+    own_code = own_code_of(composed, groups, algo)
+    return Config(
+        scalars, **groups, algo=algo, names=names, tree=tree, shown=shown, own_code=own_code
+    )
+
+
+def own_code_of(
+    composed: DictConfig, groups: dict[str, Any], algo: dict[str, Any]
+) -> dict[str, str]:
+    """The user's own modules that decide the numbers, each with a hash of its source.
+
+    Those that a `_target_` names, and those of the classes that are found there.
+    """
+    named = [
+        text.rpartition(".")[0]
+        for key, text in _texts(OmegaConf.to_container(composed))
+        if key.rpartition(".")[2] == "_target_" and key.split(".")[0] != "logger"
+    ]
+    deciding = [settings for group, settings in groups.items() if group != "logger"]
+    slots = [algo[slot] for slot in OBJECT_SLOTS]
+    kinds = map(type, [*deciding, *slots, *algo["modifiers"].values()])
+    return code_of([*named, *(kind.__module__ for kind in kinds)])
+
+
+def with_algorithm(config: Config, name: str) -> Config:
+    """The same experiment with an algorithm of conf/algo that builds on no other, as `check` makes
+    it.
+    """
+    node = OmegaConf.load(config_folder() / "algo" / f"{name}.yaml")
+    assert isinstance(node, DictConfig)
+    algo = _algorithm(node)
+    plain = _plain_algorithm(algo)
+    return replace(
+        config,
+        algo=algo,
+        names={**config.names, "algo": name},
+        tree={**config.tree, "algo": plain},
+        shown={**config.shown, "algo": plain},
+    )
 
 
 def short_names(composed: DictConfig) -> dict[str, str]:
@@ -172,12 +222,16 @@ def _algorithm(node: DictConfig) -> dict[str, Any]:
 
 def _tree(scalars: Scalars, groups: dict[str, Any], algo: dict[str, Any]) -> dict[str, Any]:
     """Everything as plain values, for the run's identity and its config.yaml."""
-    plain_algo = dict(algo)
-    for slot in OBJECT_SLOTS:
-        plain_algo[slot] = _plain(algo[slot])
-    plain_algo["modifiers"] = {name: _plain(one) for name, one in algo["modifiers"].items()}
     plain_groups = {group: _plain(settings) for group, settings in groups.items()}
-    return {**_fields(scalars), **plain_groups, "algo": plain_algo}
+    return {**_fields(scalars), **plain_groups, "algo": _plain_algorithm(algo)}
+
+
+def _plain_algorithm(algo: dict[str, Any]) -> dict[str, Any]:
+    plain = dict(algo)
+    for slot in OBJECT_SLOTS:
+        plain[slot] = _plain(algo[slot])
+    plain["modifiers"] = {name: _plain(one) for name, one in algo["modifiers"].items()}
+    return plain
 
 
 def _plain(settings: Any) -> dict[str, Any]:

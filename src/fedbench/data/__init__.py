@@ -2,7 +2,7 @@
 `Dataset`.
 """
 
-from fedbench.data.dataset import Dataset, stratified_subset
+from fedbench.data.dataset import Dataset, DatasetSettings, assemble, stratified_subset
 from fedbench.data.digits import Digits
 from fedbench.data.images import MappedDataset, NamedDataset
 from fedbench.data.npz import NpzDataset
@@ -10,10 +10,12 @@ from fedbench.data.qqp import PairDataset
 
 __all__ = [
     "Dataset",
+    "DatasetSettings",
     "Digits",
     "MappedDataset",
     "NamedDataset",
     "NpzDataset",
     "PairDataset",
+    "assemble",
     "stratified_subset",
 ]

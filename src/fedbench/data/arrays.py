@@ -6,6 +6,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +90,25 @@ def open_mapped(path: Path, subject: str) -> np.memmap:
     if not isinstance(array, np.memmap):
         raise BadInput(f"{subject}: must be a single array (.npy), not an archive of arrays")
     return array
+
+
+@dataclass(frozen=True)
+class MappedRows:
+    """Some rows of a memory-mapped array. They stay on the disk until they are asked for."""
+
+    array: np.memmap
+    rows: np.ndarray  # int64, ascending
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: np.ndarray) -> np.ndarray:
+        return self.array[self.rows[index]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.array.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype

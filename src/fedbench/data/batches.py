@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from fedbench.core.seeding import torch_generator
+from fedbench.core.transfer import upload
+from fedbench.data.arrays import MappedRows
 from fedbench.data.augment import augment
 from fedbench.data.dataset import Dataset
 
@@ -19,8 +21,10 @@ from fedbench.data.dataset import Dataset
 class Examples:
     """Inputs and labels on the training device. uint8 images are standardised a batch at a time.
 
-    Memory-mapped inputs stay where they are, and a batch of them goes to the labels' device.
-    Sequences of integers are passed on untouched.
+    Memory-mapped inputs stay where they are, and a batch of them goes to the labels' device. `rows`
+    are the places of the examples in such inputs, where those have others, too. Indices are
+    expected where the inputs are: reading them from a GPU would wait for its work. Sequences of
+    integers are passed on untouched.
     """
 
     def __init__(
@@ -30,9 +34,12 @@ class Examples:
         mean: tuple[float, ...] | None,
         std: tuple[float, ...] | None,
         augment: tuple[str, ...] = (),
+        rows: Tensor | None = None,
     ):
         self.x = x
         self.y = y
+        self.rows = rows
+        self.mapped = x.device != y.device  # memory-mapped inputs of a GPU
         self.augment = augment
         self.scale: Tensor | None = None
         self.shift: Tensor | None = None
@@ -50,10 +57,13 @@ class Examples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def labels(self, index: Tensor) -> Tensor:
+        return self.y.index_select(0, upload(index, self.y.device) if self.mapped else index)
+
     def replace(self, index: Tensor, values: Tensor) -> None:
         """Give some examples other inputs, as the network sees them, from now on."""
-        rows = torch.full((len(self.y),), -1, dtype=torch.int64, device=index.device)
-        rows[index] = torch.arange(len(index), device=index.device)
+        rows = torch.full((len(self.y),), -1, dtype=torch.int64, device=self.y.device)
+        rows[index.to(rows.device)] = torch.arange(len(index), device=rows.device)
         self.replaced_rows = rows
         self.replaced_inputs = values
 
@@ -63,18 +73,24 @@ class Examples:
 
         In training, images are cropped and flipped at random where that was asked for.
         """
+        place = index
         if isinstance(index, slice):
-            x, y = self.x[index], self.y[index]
+            x = self.x[index] if self.rows is None else self.x.index_select(0, self.rows[index])
+            y = self.y[index]
         else:
-            x, y = self.x.index_select(0, index.to(self.x.device)), self.y.index_select(0, index)
-        x = x.to(y.device)
+            place = upload(index, self.y.device) if self.mapped else index
+            x = self.x.index_select(0, index if self.rows is None else self.rows[index])
+            y = self.y.index_select(0, place)
+        if self.mapped:
+            x = upload(x, y.device)
         if training and self.augment:
             x = augment(x, self.augment)
         if self.scale is not None and self.shift is not None:
             x = x.to(torch.float32).mul_(self.scale).add_(self.shift)
         if self.replaced_rows is not None and self.replaced_inputs is not None:
-            rows = self.replaced_rows[index]
-            x[rows >= 0] = self.replaced_inputs[rows[rows >= 0]].to(x.dtype)
+            rows = self.replaced_rows[place]
+            chosen = (rows >= 0).view(-1, *[1] * (x.ndim - 1))
+            x = torch.where(chosen, self.replaced_inputs[rows.clamp(min=0)].to(x.dtype), x)
         # The data is NHWC, so a permuted view is channels_last already.
         return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), y
 
@@ -82,10 +98,15 @@ class Examples:
 def examples(
     data: Dataset, split: str, device: torch.device, augmented: Sequence[str] = ()
 ) -> Examples:
-    x, y = (data.train_x, data.train_y) if split == "train" else (data.test_x, data.test_y)
+    """The examples of one set: train, val or test."""
+    x, y = data.split(split)
+    rows = None
+    if isinstance(x, MappedRows):
+        rows = _tensor(x.rows, torch.device("cpu"))
+        x = x.array
     place = torch.device("cpu") if isinstance(x, np.memmap) else device
     return Examples(
-        _tensor(x, place), _tensor(y, device), data.mean, data.std, tuple(sorted(augmented))
+        _tensor(x, place), _tensor(y, device), data.mean, data.std, tuple(sorted(augmented)), rows
     )
 
 
@@ -105,6 +126,7 @@ class Sampler:
     steps: int | None
     # Batch norm has no statistics of one example, so a trailing batch of one is left out.
     drop_single: bool
+    last_batch: str = "keep"  # an incomplete one: keep, drop (unless it is the only one), scaled
 
     def size(self, samples: int) -> int:
         """Examples of a full batch."""
@@ -118,6 +140,8 @@ class Sampler:
         whole, rest = divmod(samples, self.size(samples))
         if self.drop_single and self.size(samples) == 1:
             return 0
+        if self.last_batch == "drop":
+            return whole  # a client with less than one batch has one of its own size
         return whole + (rest > 1 or (rest == 1 and not self.drop_single))
 
     def planned_steps(self, samples: int) -> int:
@@ -125,6 +149,20 @@ class Sampler:
         if per_epoch == 0:
             return 0
         return self.epochs * per_epoch if self.steps is None else self.steps
+
+    def share(self, examples: int) -> float:
+        """The factor of a step's gradient: 1, or with `scaled` what the batch is of a full one."""
+        if self.last_batch != "scaled" or isinstance(self.batch_size, str):
+            return 1.0
+        return examples / self.batch_size
+
+    def shares(self, samples: int, steps: int) -> list[float]:
+        """The factors of a round's steps; empty when all are 1."""
+        size, per_epoch = self.size(samples), self.batches_per_epoch(samples)
+        if self.last_batch != "scaled" or (self.share(size) == 1.0 and samples % size == 0):
+            return []
+        lengths = [min(size, samples - place * size) for place in range(per_epoch)]
+        return [self.share(lengths[step % per_epoch]) for step in range(steps)]
 
     def examples_seen(self, samples: int, steps: int) -> int:
         """How many per-example gradients `steps` local steps cost."""
@@ -135,9 +173,9 @@ class Sampler:
     def indices(self, round_index: int, client: int, own: Tensor, steps: int) -> Iterator[Tensor]:
         """`steps` batches of the client's own training indices."""
         generator = torch_generator(self.seed, "batches", round_index, client)
-        size, per_epoch = self.size(len(own)), self.batches_per_epoch(len(own))
+        samples = len(own)
+        size, per_epoch = self.size(samples), self.batches_per_epoch(samples)
         while steps > 0:
-            order = own[torch.randperm(len(own), generator=generator).to(own.device)]
-            for position in range(min(per_epoch, steps)):
-                yield order[position * size : (position + 1) * size]
+            order = upload(torch.randperm(samples, generator=generator), own.device)
+            yield from own.index_select(0, order).split(size)[: min(per_epoch, steps)]
             steps -= per_epoch

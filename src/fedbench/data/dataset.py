@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from fedbench.core.errors import require
+from fedbench.core.errors import BadInput, require
+from fedbench.core.fields import count, number
 from fedbench.core.rounding import largest_remainder
-from fedbench.core.seeding import numpy_generator
+from fedbench.core.seeding import LARGEST_SEED, numpy_generator
+from fedbench.data.arrays import MappedRows
 
 Examples = tuple[np.ndarray, np.ndarray]  # x and labels of one set, of equal length
 
+# Files under a dataset's name that fedbench-data did not prepare, and so did not check.
+UNVERIFIED = "real, unverified"
+_KINDS = (np.uint8, np.float32, np.int32)  # of inputs
 _MAPPED_IMAGES = 128  # of a set on the disk, looked at in a fingerprint
 _STATISTICS_CHUNK = 1 << 22  # values counted at a time, so that memory stays bounded
 
@@ -32,12 +38,12 @@ class Dataset:
 
     name: str
     # Images [N, H, W, C] as uint8 or float32, vectors [N, F] as float32, or pairs.
-    train_x: np.ndarray
+    train_x: np.ndarray | MappedRows
     train_y: np.ndarray  # int64 [N]
     test_x: np.ndarray
     test_y: np.ndarray
     classes: int
-    source: str  # "real" or "synthetic"
+    source: str  # "real", UNVERIFIED or "synthetic"
     mean: tuple[float, ...] | None  # of x / 255, one for each channel; None for float data
     std: tuple[float, ...] | None
     note: str  # what a reader of a result must know, else ""
@@ -45,28 +51,157 @@ class Dataset:
     vocabulary: int | None = None
     # Hash of what decides the numbers beside the arrays, such as the vocabulary's words.
     content: str = ""
+    # The validation set, taken from the training set (`data.validation`); None without one.
+    val_x: np.ndarray | MappedRows | None = None
+    val_y: np.ndarray | None = None
+    pooled: bool = False  # whether the test set is some of the training examples
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one example."""
         return self.train_x.shape[1:]
 
+    def split(self, name: str) -> tuple[np.ndarray | MappedRows, np.ndarray]:
+        """The inputs and the labels of one set: train, val or test."""
+        if name == "train":
+            return self.train_x, self.train_y
+        if name == "test":
+            return self.test_x, self.test_y
+        assert self.val_x is not None
+        assert self.val_y is not None
+        return self.val_x, self.val_y
+
     def fingerprint(self) -> str:
         """A short hash of every label and every example."""
-        return self._fingerprint
+        return self._fingerprints[0]
+
+    def training_fingerprint(self) -> str:
+        """A short hash of the training set alone, on which a partition is drawn."""
+        return self._fingerprints[1]
 
     @cached_property
-    def _fingerprint(self) -> str:
+    def _fingerprints(self) -> tuple[str, str]:
         # Processors have instructions for sha256: 50,000 images of CIFAR take 0.1 s.
         digest = hashlib.sha256()
-        for x, labels in ((self.train_x, self.train_y), (self.test_x, self.test_y)):
-            if isinstance(x, np.memmap):  # of these, `content` has the checksums
-                x = x[np.linspace(0, len(x) - 1, min(len(x), _MAPPED_IMAGES)).astype(np.int64)]
-            digest.update(f"{len(labels)} {x.shape} {x.dtype.str}".encode())
-            digest.update(np.ascontiguousarray(labels).data)
-            digest.update(np.ascontiguousarray(x).data)
+        _add_examples(digest, self.train_x, self.train_y)
+        training = digest.copy()
+        if isinstance(self.train_x, np.memmap | MappedRows):
+            training.update(self.content.encode())
+        if not self.pooled:
+            _add_examples(digest, self.test_x, self.test_y)
+        if self.val_x is not None and self.val_y is not None:
+            _add_examples(digest, self.val_x, self.val_y)
         digest.update(self.content.encode())
-        return digest.hexdigest()[:16]
+        return digest.hexdigest()[:16], training.hexdigest()[:16]
+
+
+def _add_examples(digest: hashlib._Hash, x: np.ndarray | MappedRows, labels: np.ndarray) -> None:
+    if isinstance(x, np.memmap | MappedRows):  # of these, `content` has the checksums
+        if isinstance(x, MappedRows):
+            digest.update(np.ascontiguousarray(x.rows).data)
+        x = x[np.linspace(0, len(x) - 1, min(len(x), _MAPPED_IMAGES)).astype(np.int64)]
+    digest.update(f"{len(labels)} {x.shape} {x.dtype.str}".encode())
+    digest.update(np.ascontiguousarray(labels).data)
+    digest.update(np.ascontiguousarray(x).data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSettings(ABC):
+    """The settings that every dataset has. A subclass has those of one kind, and reads it."""
+
+    # N = a stratified random part of the training set. Each kind checks it against its size.
+    subset: int | None = None
+    # Decides which examples are in the subset and in the validation set; None = `seed`.
+    subset_seed: int | None = count(None, at_least=0, at_most=LARGEST_SEED)
+    # The share of the training set that no client trains on.
+    validation: float = number(0.0, at_least=0, below=1)
+    # Whether training and test examples are shared out together: clients' own tests are the test.
+    pool: bool = False
+
+    @abstractmethod
+    def load(self, seed: int) -> Dataset:
+        """The examples, after the subset was taken; see `assemble`. Nothing else is random."""
+
+    def content_hash(self) -> str:
+        """What enters a run's id in place of a file's name, for kinds with a `path`.
+
+        Nothing by default: the fingerprint has every example.
+        """
+        return ""
+
+    def for_run(self, seed: int) -> Dataset:
+        """What a run with this seed uses: the examples, with a validation set if it has one."""
+        own = seed if self.subset_seed is None else self.subset_seed
+        data = self.load(own)
+        problem = _contract_problem(data)
+        if problem:
+            raise BadInput(f"data: {type(self).__name__}.load gave {problem}")
+        return with_validation(pooled(data) if self.pool else data, self.validation, own)
+
+
+def _contract_problem(data: Dataset) -> str:
+    """What a user's own `load` did wrong, which would else show much later, or never."""
+    for which in ("train", "test"):
+        x, labels = data.split(which)
+        if x.dtype not in _KINDS or len(x.shape) not in (2, 3, 4):
+            return f"{which}_x as {x.dtype} {list(x.shape)}, must be as `Dataset` says"
+        if labels.dtype != np.int64 or labels.shape != (len(x),) or not len(x):
+            found = f"{which}_y as {labels.dtype} {list(labels.shape)}"
+            return f"{found}, must be int64 [{len(x)}], a label of each example"
+        if labels.min() < 0 or labels.max() >= data.classes:
+            found = f"labels from {labels.min()} to {labels.max()} in {which}_y"
+            return f"{found}, must be 0 to {data.classes - 1}"
+    if data.train_x.dtype == np.uint8 and (data.mean is None or data.std is None):
+        return "uint8 images without mean and deviation, which `assemble` determines"
+    return ""
+
+
+def pooled(data: Dataset) -> Dataset:
+    """The dataset with its test examples, after the others, among the training examples.
+
+    `tested_on` replaces its test set once clients have put their own tests aside.
+    """
+    note = "; ".join(filter(None, [data.note, "training and test examples pooled"]))
+    return replace(
+        data,
+        train_x=np.concatenate([np.asarray(data.train_x), data.test_x]),
+        train_y=np.concatenate([data.train_y, data.test_y]),
+        note=note,
+        pooled=True,
+    )
+
+
+def tested_on(data: Dataset, chosen: np.ndarray) -> Dataset:
+    """The dataset with some of its training examples, which nobody trains on, as the test set."""
+    return replace(data, test_x=data.train_x[chosen], test_y=data.train_y[chosen])
+
+
+def with_validation(data: Dataset, share: float, seed: int) -> Dataset:
+    """The dataset with a stratified random share of its training examples as validation set.
+
+    The classes have the same shares in both parts, and all other examples keep their order.
+    """
+    if share == 0:
+        return data
+    examples = len(data.train_y)
+    size = round(share * examples)
+    rule = f"must leave at least one of {examples:,} training examples on either side"
+    require(0 < size < examples, "data.validation", share, rule)
+    chosen = stratified_subset(data.train_y, size, numpy_generator(seed, "validation"))
+    rest = np.delete(np.arange(examples), chosen)
+    x, labels = data.train_x, data.train_y
+    return replace(
+        data,
+        train_x=_rows(x, rest),
+        train_y=labels[rest],
+        val_x=_rows(x, chosen),
+        val_y=labels[chosen],
+    )
+
+
+def _rows(x: np.ndarray | MappedRows, rows: np.ndarray) -> np.ndarray | MappedRows:
+    """Some examples; those of a memory map stay on the disk."""
+    return MappedRows(x, rows) if isinstance(x, np.memmap) else x[rows]
 
 
 def assemble(

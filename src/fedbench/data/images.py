@@ -15,7 +15,9 @@ from fedbench.core.fields import check_fields, choice, count
 from fedbench.data.arrays import open_mapped, read_npz
 from fedbench.data.augment import check_choices
 from fedbench.data.dataset import (
+    UNVERIFIED,
     Dataset,
+    DatasetSettings,
     Examples,
     assemble,
     check_statistics,
@@ -40,7 +42,7 @@ SOURCES = ("real", "synthetic")
 
 
 @dataclass(frozen=True)
-class NamedDataset:
+class NamedDataset(DatasetSettings):
     """Settings of one named image dataset.
 
     `subset` takes a seeded, stratified part of the training set only: the test set stays whole, so
@@ -57,7 +59,6 @@ class NamedDataset:
     root: str | None = None
     source: str = choice("real", SOURCES)
     download: bool = False
-    subset: int | None = None
     mean: list[float] | None = None
     std: list[float] | None = None
     augment: list[str] = field(default_factory=list)  # of training images: crop, flip
@@ -92,6 +93,7 @@ class NamedDataset:
             train,
             test,
             self.classes,
+            source=self.verified(info),
             subset=self.subset,
             seed=seed,
             mean=mean,
@@ -140,6 +142,10 @@ class NamedDataset:
             return self._read_info()
         except BadInput as error:
             raise damaged_data(self.name, self.root, error) from error
+
+    def verified(self, info: Info | None) -> str:
+        """How real examples are called: files that nothing is known about may be anything."""
+        return UNVERIFIED if info is None else "real"
 
     def folder(self) -> Path:
         return data_root(self.root) / self.name

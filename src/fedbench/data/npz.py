@@ -10,14 +10,14 @@ import numpy as np
 from fedbench.core.errors import BadInput, bad_value
 from fedbench.core.files import file_hash
 from fedbench.data.arrays import read_npz
-from fedbench.data.dataset import Dataset, assemble
+from fedbench.data.dataset import Dataset, DatasetSettings, assemble
 
 _SHAPES = "[N, features], [N, H, W] or [N, H, W, C]"
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclass(frozen=True)
-class NpzDataset:
+class NpzDataset(DatasetSettings):
     """Settings of a file: x is [N, features], [N, H, W] or [N, H, W, C]; labels are integers from
     0.
 
@@ -28,7 +28,6 @@ class NpzDataset:
 
     path: str | None = None
     name: str = "npz"
-    subset: int | None = None
 
     def load(self, seed: int) -> Dataset:
         subject = self._subject()

@@ -13,7 +13,14 @@ from fedbench.core.fields import check_fields, choice, count
 from fedbench.core.files import unreadable
 from fedbench.core.seeding import numpy_generator
 from fedbench.data.arrays import read_npz
-from fedbench.data.dataset import Dataset, Examples, assemble, size_note, stand_in_sizes
+from fedbench.data.dataset import (
+    Dataset,
+    DatasetSettings,
+    Examples,
+    assemble,
+    size_note,
+    stand_in_sizes,
+)
 from fedbench.data.images import SOURCES
 from fedbench.data.prepare.catalog import damaged_data, missing_data
 from fedbench.data.prepare.preparation import download
@@ -33,7 +40,7 @@ _HINT = 0.55  # how often a word of the stand-in comes from the half that its la
 
 
 @dataclass(frozen=True)
-class PairDataset:
+class PairDataset(DatasetSettings):
     """Settings of question pairs: x is int32 [N, 2, 1 + length], a sentence's length and then its
     words' ids.
     """
@@ -48,7 +55,6 @@ class PairDataset:
     root: str | None = None
     source: str = choice("real", SOURCES)
     download: bool = False
-    subset: int | None = None
 
     def load(self, seed: int) -> Dataset:
         check_fields(self, "data")

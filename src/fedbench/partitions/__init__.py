@@ -1,6 +1,6 @@
 """How the training set is split among clients: `Dirichlet().draw(labels, classes, seed)`."""
 
-from fedbench.partitions.base import Partition, Split
+from fedbench.partitions.base import Draw, Partition, PartitionSettings, Split
 from fedbench.partitions.dirichlet import Dirichlet
 from fedbench.partitions.from_file import FilePartition
 from fedbench.partitions.iid import Iid
@@ -10,12 +10,14 @@ from fedbench.partitions.statistics import heterogeneity, partition_hash
 
 __all__ = [
     "Dirichlet",
+    "Draw",
     "FilePartition",
     "Iid",
     "Labels",
     "NonBalance",
     "Pareto",
     "Partition",
+    "PartitionSettings",
     "Split",
     "heterogeneity",
     "partition_hash",

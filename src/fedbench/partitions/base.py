@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedbench.core.errors import bad_value, require
+from fedbench.core.errors import BadInput, bad_value, require
 from fedbench.core.fields import count, number
-from fedbench.core.seeding import numpy_generator
+from fedbench.core.seeding import LARGEST_SEED, numpy_generator
 
 TRIES = 20  # draws before small clients get samples of others
 
@@ -29,6 +29,7 @@ class Split:
     moved: int = 0  # samples moved between clients to reach `min_samples`
     # Each client's own test samples; they are not in `client_indices`.
     local_tests: list[np.ndarray] | None = None
+    note: str = ""  # what a user must know about it
 
 
 def hold_out(split: Split, share: float, seed: int) -> Split:
@@ -50,6 +51,47 @@ def hold_out(split: Split, share: float, seed: int) -> Split:
     return replace(split, client_indices=train, local_tests=tests)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartitionSettings(ABC):
+    """The settings that every partition has. A subclass has those of one kind."""
+
+    # Share of a client's samples that are put aside to test it with.
+    local_test: float = number(0.0, at_least=0, below=1)
+    seed: int | None = count(None, at_least=0, at_most=LARGEST_SEED)  # None = that of the run
+
+    @abstractmethod
+    def draw(self, labels: np.ndarray, classes: int, seed: int) -> Split:
+        """The split of a training set with these labels, a function of the arguments alone."""
+
+    def content_hash(self) -> str:
+        """What enters a run's id in place of a file's name, for kinds with a `path`."""
+        raise NotImplementedError(f"{type(self).__name__} has a path and no content_hash")
+
+    def for_run(self, labels: np.ndarray, classes: int, seed: int, fingerprint: str) -> Split:
+        """The split that a run with this seed uses, with the clients' own tests put aside.
+
+        `fingerprint` is that of the training set.
+        """
+        own = seed if self.seed is None else self.seed
+        split = self.draw(labels, classes, own)
+        self._check_indices(split.client_indices, len(labels))
+        return hold_out(split, self.local_test, own)
+
+    def _check_indices(self, client_indices: list[np.ndarray], samples: int) -> None:
+        """A user's own `draw` may err, which would show in no number."""
+        everything = np.concatenate([np.empty(0, dtype=np.int64), *client_indices])
+        problem = ""
+        if everything.dtype != np.int64 or not len(everything):
+            problem = f"{len(everything)} indices of type {everything.dtype}, must be int64"
+        elif everything.min() < 0 or everything.max() >= samples:
+            problem = f"indices from {everything.min()} to {everything.max()}"
+            problem += f", must be 0 to {samples - 1}"
+        elif np.bincount(everything).max() > 1:
+            problem = f"index {np.bincount(everything).argmax()} twice, must be once"
+        if problem:
+            raise BadInput(f"partition: {type(self).__name__}.draw gave {problem}")
+
+
 class Draw(NamedTuple):
     """One draw of a partition."""
 
@@ -58,7 +100,7 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Partition(ABC):
+class Partition(PartitionSettings):
     """Settings of a drawn partition, which is a function of labels, settings and seed.
 
     The first of `TRIES` draws that gives every client `min_samples` is kept. If none does, the
@@ -70,8 +112,6 @@ class Partition(ABC):
 
     clients: int = count(10)
     min_samples: int = count(1)
-    # Share of a client's samples that are put aside to test it with.
-    local_test: float = number(0.0, at_least=0, below=1)
 
     @abstractmethod
     def draw_counts(self, totals: np.ndarray, rng: np.random.Generator) -> Draw:
@@ -90,16 +130,47 @@ class Partition(ABC):
         """The split of a training set with these labels."""
         totals = np.bincount(labels, minlength=classes)
         self.check(totals)
-        draws = []
-        for attempt in range(TRIES):
+        least, most_draws = self.least_samples(len(labels)), self.most_draws
+        smallest, draws = [], []
+        for attempt in range(most_draws):
             rng = numpy_generator(seed, "partition", attempt)
             table = self.draw_counts(totals, rng)
-            if table.counts.sum(axis=1).min() >= self.min_samples:
+            self._check_counts(table.counts, totals)
+            smallest.append(int(table.counts.sum(axis=1).min()))
+            if smallest[-1] >= least:
                 return Split(deal(labels, table.counts, rng), tries=attempt + 1)
-            draws.append((table, rng))
+            if attempt == 0:
+                draws.append((table, rng))
         table, rng = draws[0]
-        moved = top_up(table, self.min_samples, rng)
-        return Split(deal(labels, table.counts, rng), tries=TRIES, moved=moved)
+        moved = self.repair(table, rng, smallest)
+        return Split(deal(labels, table.counts, rng), tries=most_draws, moved=moved)
+
+    def _check_counts(self, counts: np.ndarray, totals: np.ndarray) -> None:
+        """A user's own `draw_counts` may err."""
+        shape = (self.clients, len(totals))
+        whole = counts.dtype.kind in "iu" and counts.shape == shape and counts.min() >= 0
+        if not whole or not np.array_equal(counts.sum(axis=0), totals):
+            name = type(self).__name__
+            raise BadInput(
+                f"partition: {name}.draw_counts gave {counts.dtype} {list(counts.shape)}, must be"
+                f" integers {list(shape)} whose columns sum to the samples of each class"
+            )
+
+    @property
+    def most_draws(self) -> int:
+        """Draws before small clients get samples of others, or before a split is refused."""
+        return TRIES
+
+    def least_samples(self, samples: int) -> int:
+        """How many of all training samples the smallest client must have."""
+        return self.min_samples
+
+    def repair(self, table: Draw, rng: np.random.Generator, smallest: list[int]) -> int:
+        """Make the first draw fit, because none did. Returns how many samples were moved.
+
+        `smallest` has the size of every draw's smallest client.
+        """
+        return top_up(table, self.min_samples, rng)
 
 
 def top_up(table: Draw, minimum: int, rng: np.random.Generator) -> int:

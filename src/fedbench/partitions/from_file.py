@@ -1,46 +1,67 @@
-"""A split that is read from a file."""
+"""A split that is read from a file, and the file that a run writes."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedbench.core.errors import BadInput, bad_value, require
-from fedbench.core.fields import count, number
+from fedbench.core.fields import count
 from fedbench.core.files import file_hash, require_file, unreadable
-from fedbench.partitions.base import Split
+from fedbench.partitions.base import PartitionSettings, Split
 
 _FORMAT = "must be a JSON file: a list with a list of training indices for each client"
+_UNCHECKED = "the partition's file has no fingerprint: whether it was made for this data is unknown"
+
+
+def file_content(client_indices: Sequence[np.ndarray], fingerprint: str) -> str:
+    """The text of a run's partition.json, which `FilePartition` reads."""
+    lists = ",\n".join(str(own.tolist()) for own in client_indices)
+    return f'{{"fingerprint": "{fingerprint}",\n"clients": [{lists}]}}\n'
 
 
 @dataclass(frozen=True)
-class FilePartition:
+class FilePartition(PartitionSettings):
     """A JSON list with a list of training indices for each client: `[[0, 2], [1, 3]]`.
 
-    A run's own `partition.json` is such a file. A client may be empty, but no index may be
-    repeated. An index may be left out only with `incomplete`, because a file that does so was most
-    likely made for other data. (`heterogeneity` counts indices without a client as `unused`.)
-    Indices refer to the training set after `data.subset`. The seed has no effect.
+    A run's own `partition.json` has this list as `clients`, and the `fingerprint` of its training
+    set beside it: `{"fingerprint": "0123456789abcdef", "clients": [[0, 2], [1, 3]]}`. Such a file
+    is refused on any other training set. A client may be empty, but no index may be repeated. An
+    index may be left out only with `incomplete`, because a file that does so was most likely made
+    for other data. (`heterogeneity` counts indices without a client as `unused`.) Indices refer to
+    the training set after `data.subset` and `data.validation`. The seed decides nothing but which
+    samples `local_test` puts aside.
     """
 
     path: str | None = None
     clients: int | None = count(None)  # null = as many as the file has
-    # Share of a client's samples that are put aside to test it with.
-    local_test: float = number(0.0, at_least=0, below=1)
     incomplete: bool = False  # whether training examples may belong to no client
 
     def draw(self, labels: np.ndarray, classes: int, seed: int) -> Split:
-        lists = self._read()
+        lists, fingerprint = self._read()
         if self.clients is not None:
             rule = f"must be null or {len(lists)}, the number of clients in partition.path"
             require(self.clients == len(lists), "partition.clients", self.clients, rule)
         try:
-            return Split(_checked_indices(lists, len(labels), self.incomplete))
+            indices = _checked_indices(lists, len(labels), self.incomplete)
         except ValueError as error:
             raise BadInput(f"{self._subject()}: {error}") from error
+        return Split(indices, note="" if fingerprint else _UNCHECKED)
+
+    def for_run(self, labels: np.ndarray, classes: int, seed: int, fingerprint: str) -> Split:
+        _, written = self._read()
+        if written not in (None, fingerprint):
+            raise BadInput(
+                f"{self._subject()}: was drawn on other training data (fingerprint {written}; here"
+                f" it is {fingerprint}); data, data.subset, data.subset_seed (or seed) and"
+                " data.validation must be those of the run that wrote it"
+            )
+        return super().for_run(labels, classes, seed, fingerprint)
 
     def content_hash(self) -> str:
         """Hash of the file's bytes."""
@@ -54,20 +75,27 @@ class FilePartition:
             raise bad_value("partition.path", self.path, _FORMAT)
         return Path(self.path).expanduser()
 
-    def _read(self) -> list[list[int]]:
+    def _read(self) -> tuple[list[list[int]], str | None]:
+        """The clients' lists, and the fingerprint of the training set, if the file has it."""
         file = self._file()
         require_file(file, self._subject())
         try:
-            lists = json.loads(file.read_bytes())
+            content = json.loads(file.read_bytes())
         except OSError as error:
             raise unreadable(self._subject(), error) from error
         # A ValueError is bad JSON, bad UTF-8 or a number of thousands of digits.
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{self._subject()}: {_FORMAT} ({error})") from error
+        lists: Any = content
+        fingerprint = None
+        if isinstance(content, dict) and content.keys() == {"fingerprint", "clients"}:
+            lists, fingerprint = content["clients"], content["fingerprint"]
         is_list = isinstance(lists, list) and bool(lists)
         if not is_list or not all(isinstance(indices, list) for indices in lists):
             raise BadInput(f"{self._subject()}: {_FORMAT}")
-        return lists
+        if not isinstance(fingerprint, str | None):
+            raise BadInput(f"{self._subject()}: its fingerprint must be a text")
+        return lists, fingerprint
 
 
 def _checked_indices(lists: list[list[int]], samples: int, incomplete: bool) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ writes the server's state and, last, a manifest with the checksums of all files 
 the folder is renamed into place. The checkpoint before it is kept: should the newest one be
 damaged, the run resumes from the older one. A run resumes with any number of ranks, because
 memories are keyed by client. A checkpoint names its origin (run, partition, source code, versions)
-and is used only there.
+and is used only there, or by a run that extends this one (`fedbench.runs.extension`).
 """
 
 from __future__ import annotations
@@ -46,13 +46,17 @@ class Checkpoint:
 class CheckpointStore:
     """Saves and loads the checkpoints of a run; every rank has one, and all ranks call together.
 
-    `origin`, `progress` and `tensors` count on the leader only.
+    `origin`, `progress` and `tensors` count on the leader only. A checkpoint after the last of
+    `rounds` is kept for runs with more of them; this run does not resume from it.
     """
 
-    def __init__(self, folder: Path, group: Group, origin: dict[str, str]):
+    def __init__(
+        self, folder: Path, group: Group, origin: dict[str, str], rounds: int | None = None
+    ):
         self.folder = folder
         self.group = group
         self.origin = origin
+        self.rounds = rounds
 
     def save(
         self,
@@ -90,7 +94,10 @@ class CheckpointStore:
         """Make a checkpoint visible, and remove the oldest."""
         manifest["checksum"] = checksum_of(manifest)
         write_atomically(building / MANIFEST, json.dumps(manifest))
-        os.rename(building, self._place(manifest["done"]))
+        place = self._place(manifest["done"])
+        if place.exists():  # of a finished run that is run again, because a file was damaged
+            shutil.rmtree(place)
+        os.rename(building, place)
         sync_folder(self.folder)  # before an older one is removed
         for old in _folders(self.folder, PREFIX)[:-KEPT]:
             shutil.rmtree(old)
@@ -98,8 +105,10 @@ class CheckpointStore:
     def load(self, state: ExperimentState) -> Checkpoint | None:
         """Restore the newest whole checkpoint, if there is one; every rank restores its clients."""
         done = self.group.share(self._newest_whole() if self.group.leader else 0)
-        if not done:
-            return None
+        return self.read(done, state) if done else None
+
+    def read(self, done: int, state: ExperimentState) -> Checkpoint:
+        """Restore the checkpoint after round `done`."""
         folder = self._place(done)
         manifest = json.loads((folder / MANIFEST).read_text())
         server, extra = {}, {}
@@ -121,7 +130,9 @@ class CheckpointStore:
         for unfinished in _folders(self.folder, UNFINISHED):
             shutil.rmtree(unfinished)
         for folder in reversed(_folders(self.folder, PREFIX)):
-            problem = self._problem(folder)
+            if self.rounds is not None and _round(folder) >= self.rounds:
+                continue
+            problem = self.problem(folder)
             if not problem:
                 return _round(folder)
             print(f"checkpoint {folder.name} is not used: {problem}", flush=True)
@@ -131,7 +142,7 @@ class CheckpointStore:
     def _place(self, done: int) -> Path:
         return self.folder / f"{PREFIX}{done:06d}"
 
-    def _problem(self, folder: Path) -> str:
+    def problem(self, folder: Path) -> str:
         """Why a checkpoint cannot be used; empty if it can."""
         try:
             manifest = json.loads((folder / MANIFEST).read_text())
@@ -155,10 +166,25 @@ class CheckpointStore:
         return ""
 
 
-def remove_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints of a run; a finished one needs none."""
+def remove_checkpoints(folder: Path, kept: int | None = None) -> None:
+    """Remove the checkpoints of a finished run but the one after round `kept`."""
     for old in [*_folders(folder, PREFIX), *_folders(folder, UNFINISHED)]:
-        shutil.rmtree(old)
+        if old.name != f"{PREFIX}{kept or 0:06d}":
+            shutil.rmtree(old)
+
+
+def kept_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints in a run's folder, each with its round."""
+    return [(_round(path), path) for path in _folders(folder, PREFIX)]
+
+
+def origin_of(checkpoint: Path) -> dict[str, str]:
+    """What a checkpoint says of its origin; nothing if it cannot be read."""
+    try:
+        origin = json.loads((checkpoint / MANIFEST).read_text())["origin"]
+    except UNREADABLE:
+        return {}
+    return origin if isinstance(origin, dict) else {}
 
 
 def _folders(folder: Path, prefix: str) -> list[Path]:

@@ -9,8 +9,9 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from fedbench.parallel.devices import own_gpu
 from fedbench.runs.folder import RunFolder
-from fedbench.runs.identity import label, source_commit, versions
+from fedbench.runs.identity import label, source_commit, source_hash, versions
 from fedbench.runs.prepared import PreparedRun
 from fedbench.training.round_metrics import Record
 
@@ -21,18 +22,27 @@ def print_header(run: PreparedRun, workers: int) -> None:
     scale = f"  scale {config.scalars.scale}" if config.scalars.scale else ""
     print(f"{label(config)}  seed {config.scalars.seed}  id {run.id}{scale}")
     known = [data.note] if data.source in data.note else [data.source, data.note]
-    examples = f"{len(data.train_y):,} training and {len(data.test_y):,} test examples"
+    validation = "" if data.val_y is None else f", {len(data.val_y):,} validation"
+    examples = f"{len(data.train_y):,} training{validation} and {len(data.test_y):,} test examples"
     print(f"data: {run.data_name} ({'; '.join(filter(None, known))}), {examples}")
     last = ", ".join(layer.name for layer in model.layers[-2:])
     print(f"model: {model.size:,} parameters in {len(model.layers)} layers (the last two: {last})")
     held_out = sum(map(len, run.split.local_tests or []))
     own_tests = f", {held_out:,} examples held out as the clients' own tests" if held_out else ""
     print(f"clients: {len(run.shards)}, partition {run.partition_hash()}{own_tests}")
-    for caveat in run.algorithm.caveats:
+    for caveat in [*filter(None, [run.split.note]), *run.algorithm.caveats]:
         print(f"note: {caveat}")
+    if config.own_code:
+        modules = ", ".join(f"{name} ({code})" for name, code in config.own_code.items())
+        print(f"own code: {modules}")
     print(f"software: {_software()}")
     threads = _counted(config.scalars.runtime.threads, "thread")
-    print(f"running on {run.device}, {_counted(workers, 'worker')}, {threads} each", flush=True)
+    gpu = f" ({own_gpu()})" if run.device == "cuda" else ""
+    kernels = ", native kernels" if run.kernels.name == "native" else ""
+    if run.kernels.reason:
+        kernels = f", torch kernels ({run.kernels.reason})"
+    work = f"{_counted(workers, 'worker')}, {threads} each{kernels}"
+    print(f"running on {run.device}{gpu}, {work}", flush=True)
 
 
 def _counted(number: int, unit: str) -> str:
@@ -56,12 +66,12 @@ def _software() -> str:
 class Progress:
     """Round, accuracy, throughput and time left: a bar on a terminal, plain lines elsewhere."""
 
-    def __init__(self, rounds: int, done: int):
+    def __init__(self, rounds: int, done: int, gradients: int):
         self.rounds = rounds
         self.first = done
+        self.first_gradients = gradients  # those of the rounds before this process
         self.started = time.perf_counter()
         self.accuracy = ""
-        self.first_gradients: float | None = None
         self.bar = _start_bar(rounds, done) if sys.stdout.isatty() else None
 
     def show(self, record: Record) -> None:
@@ -78,11 +88,8 @@ class Progress:
 
     def _rate(self, record: Record) -> str:
         """Training examples per second, since this process began."""
-        gradients = record.numbers["gradients"]
-        if self.first_gradients is None:  # the count of a resumed run has earlier rounds in it
-            self.first_gradients = gradients * (1 - 1 / record.round)
-        seconds = time.perf_counter() - self.started
-        return f"{(gradients - self.first_gradients) / seconds:,.0f} samples/s"
+        gradients = record.numbers["gradients"] - self.first_gradients
+        return f"{gradients / (time.perf_counter() - self.started):,.0f} samples/s"
 
     def _time_left(self, done: int) -> str:
         seconds_a_round = (time.perf_counter() - self.started) / max(done - self.first, 1)
@@ -114,7 +121,13 @@ def print_result(folder: RunFolder, skipped: bool) -> None:
         raise FileNotFoundError(f"{folder.path}: somebody changed the finished run")
     if skipped:
         print("this run is finished already (force=true runs it again)")
+        made_by = summary.get("source_hash", "unknown")
+        if made_by != source_hash():
+            now = f"{made_by}, now {source_hash()}"
+            print(f"it was made by other code of fedbench (hash of the source: {now})")
     print(_result(summary))
+    if "local_before_accuracy" in summary:
+        print(_local_result(summary))
     print(f"run: {folder.path}", flush=True)
 
 
@@ -122,9 +135,27 @@ def _result(summary: dict[str, Any]) -> str:
     if summary["status"] == "diverged":
         diverged = summary["diverged"]
         layer = f", layer {diverged['layer']}" if diverged["layer"] else ""
-        return f"diverged in round {diverged['round']}: {diverged['cause']}{layer}"
+        step = ""
+        if diverged.get("step"):
+            step = f", after local step {diverged['step']} (a batch of {diverged['batch']})"
+        return f"diverged in round {diverged['round']}: {diverged['cause']}{layer}{step}"
     data = summary["data"]
     note = f" on a {data['note']}" if data["source"] == "synthetic" else ""
     final = f"final {100 * summary['final_accuracy']:.2f} %"
     best = f"best {100 * summary['best_accuracy']:.2f} % (round {summary['best_round']})"
-    return f"accuracy{note}: {final}, {best}, scored: {summary['scoring']}"
+    chosen = ""
+    if summary.get("best_val_round") is not None:
+        chosen = f"{100 * summary['accuracy_at_best_val']:.2f} % in the best round by validation"
+        chosen = f", {chosen} (round {summary['best_val_round']})"
+    early = ""
+    if summary.get("stopped"):
+        early = f"; stop.{summary['stopped']} ended it after round {summary['rounds']}"
+    return f"accuracy{note}: {final}, {best}{chosen}, scored: {summary['scoring']}{early}"
+
+
+def _local_result(summary: dict[str, Any]) -> str:
+    """Of the last round: the mean over clients, each on its own held-out examples."""
+    before, after = (
+        f"{100 * summary[f'local_{stage}_accuracy']:.2f} %" for stage in ("before", "after")
+    )
+    return f"clients' own tests: {before} as received, {after} after local training (client mean)"

@@ -23,7 +23,7 @@ from fedbench.parallel.failures import full_disk
 from fedbench.runs.checkpoint import remove_checkpoints
 
 SUMMARY = "summary.json"
-CHECKED = (  # the files with a checksum, as far as a run has them; the picture can be drawn again
+CHECKED = (  # the files with a checksum, as far as a run has them; pictures can be drawn again
     "config.yaml",
     "partition.json",
     "partition.csv",
@@ -126,5 +126,6 @@ class RunFolder:
 
     def clean(self) -> None:
         """Remove what a finished run does not need, also after a process that was killed."""
-        remove_checkpoints(self.path)
+        summary = self.finished() or {}
+        remove_checkpoints(self.path, summary.get("kept_checkpoint"))
         remove_leftovers(self.path)

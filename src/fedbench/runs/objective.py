@@ -8,11 +8,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from fedbench.config.schema import LARGER_IS_BETTER, SMALLER_IS_BETTER
+from fedbench.config.schema import BEST_VALIDATION, LARGER_IS_BETTER, SMALLER_IS_BETTER
 from fedbench.core.errors import require
 from fedbench.runs.folder import RunFolder
 
-DEFAULT = ("best_validation_accuracy", "best_accuracy")  # the first that a run has
+DEFAULT = (BEST_VALIDATION, "best_accuracy")  # the first that a run has
 
 
 def objective(name: str | None, folder: Path) -> float | None:

@@ -6,6 +6,7 @@ import mmap
 import netrc
 import os
 import re
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -82,8 +83,28 @@ class Wandb:
         return _WandbRun(self, mode, run_id, label, config, folder)
 
 
-class _WandbRun:
-    """A run that is mirrored. `run` is None when W&B cannot be used, or has failed."""
+class MirroredRun:
+    """What loggers share: a run continues without one that fails.
+
+    `mirror` is the logger's own object, or None when it cannot be used, or has failed.
+    """
+
+    name: str  # for messages
+    mirror: Any
+
+    def attempt(self, action: Callable[[Any], object]) -> None:
+        if self.mirror is None:
+            return
+        try:
+            action(self.mirror)
+        except Exception as error:
+            self.mirror = None
+            told = f"{self.name} failed ({_first_line(error)})"
+            print(f"{told}; the run's folder has everything", flush=True)
+
+
+class _WandbRun(MirroredRun):
+    name = "W&B"
 
     def __init__(
         self,
@@ -107,16 +128,32 @@ class _WandbRun:
             "dir": str(folder.resolve()),  # its service may have been started in another folder
             "resume": "allow",
         }
-        self.run = start(mode, **arguments)
+        self.mirror = start(mode, **arguments)
+        self.attempt(lambda run: self._settle(run, folder / "wandb", run_id))
+
+    def _settle(self, run: Any, folder: Path, run_id: str) -> None:
+        """Say where W&B logs, and keep one offline folder of a run.
+
+        W&B cannot resume offline and opens another folder. Whoever resumes logs the earlier rounds
+        again, so the newest has everything.
+        """
+        if not run.offline:
+            print(f"W&B: {_without_secrets(run.url)}", flush=True)
+            return
+        own = Path(run.dir).parent
+        for other in folder.glob(f"offline-run-*-{run_id}"):
+            if other.name != own.name:
+                shutil.rmtree(other, ignore_errors=True)
+        print(f"W&B: offline; wandb sync {folder / own.name} sends it", flush=True)
 
     def log(self, row: dict[str, Any]) -> None:
         metrics = {key: value for key, value in row.items() if key != "round"}
-        self._try(lambda run: run.log(metrics, step=int(row["round"])))
+        self.attempt(lambda run: run.log(metrics, step=int(row["round"])))
 
     def finish(self, summary: dict[str, Any], picture: Path) -> None:
         if picture.is_file():
-            self._try(lambda run: run.log({"partition": self.wandb.Image(str(picture))}))
-        self._try(lambda run: run.summary.update(summary))
+            self.attempt(lambda run: run.log({"partition": self.wandb.Image(str(picture))}))
+        self.attempt(lambda run: run.summary.update(summary))
         self.close()
 
     def close(self) -> None:
@@ -125,23 +162,16 @@ class _WandbRun:
         `finish` does not wait: W&B's service writes the last records a moment later, or never if
         this process has ended by then. `teardown` waits for the service.
         """
-        self._try(lambda run: run.finish())
-        self._try(lambda run: self.wandb.teardown())
-
-    def _try(self, action: Callable[[Any], object]) -> None:
-        """A run that loses W&B on the way continues without it."""
-        if self.run is None:
-            return
-        try:
-            action(self.run)
-        except Exception as error:
-            self.run = None
-            print(f"W&B failed ({_first_line(error)}); the run's folder has everything", flush=True)
+        self.attempt(lambda run: run.finish())
+        self.attempt(lambda run: self.wandb.teardown())
 
 
 def _first_line(error: Exception) -> str:
+    return _without_secrets(next(iter(str(error).splitlines()), type(error).__name__))
+
+
+def _without_secrets(line: str) -> str:
     """Without passwords (http://user:password@host) and keys: what is printed ends up in logs."""
-    line = next(iter(str(error).splitlines()), type(error).__name__)
     line = re.sub(r"//[^/\s]*@", "//***@", line)
     key = os.environ.get("WANDB_API_KEY")
     return line.replace(key, "***") if key else line

@@ -17,13 +17,17 @@ from torch import Tensor
 
 from fedbench.core.files import append, write_atomically
 from fedbench.core.flat_model import digest
+from fedbench.core.machine import machine_name
 from fedbench.parallel.failures import WorkerFault
+from fedbench.partitions.from_file import file_content
 from fedbench.partitions.picture import save_picture
 from fedbench.partitions.statistics import class_counts, heterogeneity
 from fedbench.runs.checkpoint import CheckpointStore
 from fedbench.runs.console import Progress
+from fedbench.runs.curves import save_curves
+from fedbench.runs.extension import extend
 from fedbench.runs.folder import SUMMARY
-from fedbench.runs.identity import label, source_commit, split_label, versions
+from fedbench.runs.identity import label, source_commit, source_hash, split_label, versions
 from fedbench.runs.prepared import PreparedRun
 from fedbench.training.conformal import coverage_table
 from fedbench.training.evaluation import Score
@@ -61,24 +65,33 @@ class RunWriter:
         self.run = run
         self.folder = run.folder
         self.workers = workers
+        self.forced = False
         self.complete = False  # no round is left
+        self.extensible = False  # the last round is done, and a run with more could continue
         # What has been written of the rounds so far. A checkpoint holds all of it.
         self.rows: list[Row] = []  # of metrics.csv
         self.tables = {"clients.csv": "", "local_tests.csv": ""}  # their contents
         self.best_round = 0
+        self.best_val_round = 0  # on the validation set, if there is one
         self.predictions: dict[str, Tensor] = {}  # of the "best" and the "final" round
         self.diverged: dict[str, Any] | None = None
+        self.stopped: str | None = None  # the setting of `stop` that ended the run
         self.earlier_seconds = 0.0  # of the processes before this one
+        self.continued_from: str | None = None  # the id of a run with fewer rounds
+        # What a checkpoint holds, and the predictions, without the additional last evaluation.
+        self.without_last: tuple[dict[str, Any], dict[str, Tensor]] | None = None
 
     def prepare(self, force: bool) -> None:
         """Write what is known before training."""
         config, data, split = self.run.config, self.run.data, self.run.split
+        self.forced = force
         if force:
             self.folder.clear()
         (self.folder.path / SUMMARY).unlink(missing_ok=True)  # a damaged run may have one
         shown = OmegaConf.create({**config.shown, "choices": config.names})
         self._write("config.yaml", OmegaConf.to_yaml(shown))
-        self._write("partition.json", _index_lists(split.client_indices))
+        partition = file_content(split.client_indices, data.training_fingerprint())
+        self._write("partition.json", partition)
         if split.local_tests is not None:
             self._write("local_test.json", _index_lists(split.local_tests))
         counts = class_counts(data.train_y, data.classes, split.client_indices)
@@ -92,7 +105,8 @@ class RunWriter:
         self.leader = federation.group.leader
         self.started = time.time()
         origin = self.run.origin() if self.leader else {}
-        self.checkpoints = CheckpointStore(self.folder.path, federation.group, origin)
+        rounds = self.run.config.scalars.rounds
+        self.checkpoints = CheckpointStore(self.folder.path, federation.group, origin, rounds)
         self._resume()
         if not self.leader:
             return
@@ -100,7 +114,8 @@ class RunWriter:
         self.logger = config.logger.start(
             self.run.id, label(config), config.shown, self.folder.path
         )
-        self.progress = Progress(config.scalars.rounds, federation.done)
+        gradients = federation.totals.gradients
+        self.progress = Progress(config.scalars.rounds, federation.done, gradients)
         # After an interruption the files may have rows of later rounds.
         self._write_metrics()
         self._write_tables()
@@ -109,22 +124,36 @@ class RunWriter:
 
     def _resume(self) -> None:
         checkpoint = self.checkpoints.load(self.federation.state)
+        extension = None
+        if checkpoint is None and not self.federation.group.any(self.forced):
+            extension = extend(self.run, self.federation)
+        if extension is not None:
+            checkpoint = extension.checkpoint
         if checkpoint is None:
             return
         stored = checkpoint.progress
+        self.continued_from = extension.run if extension else stored["continued_from"]
         self.federation.done = checkpoint.done
         self.federation.totals = Totals(**stored["totals"])
+        self.federation.stop.resume(stored["stop"])
         self.earlier_seconds = stored["wall_time"]
         self.rows = stored["rows"]
         self.tables = stored["tables"]
         self.best_round = stored["best_round"]
+        self.best_val_round = stored["best_val_round"]
         self.predictions = checkpoint.tensors
         if self.leader:
-            print(f"resuming after round {checkpoint.done}", flush=True)
+            whose = f" of the finished run {extension.run}" if extension else ""
+            print(f"resuming after round {checkpoint.done}{whose}", flush=True)
 
     def add(self, record: Record) -> None:
         """Write a round."""
-        self.complete = bool(record.diverged) or record.round == self.run.config.scalars.rounds
+        settings = self.run.config.scalars
+        last = record.round == settings.rounds
+        broken_off = bool(record.diverged or record.stopped)
+        self.complete = broken_off or last
+        self.extensible = last and not broken_off
+        self.stopped = record.stopped
         if not self.leader:
             return
         self._check_folder()
@@ -132,6 +161,8 @@ class RunWriter:
             self.diverged = {"round": record.round, **asdict(record.diverged)}
         self._append("clients.csv", record.clients)
         if record.score is not None:
+            if record.round % settings.eval.every:  # a run with more rounds would not do this
+                self.without_last = self._progress(), dict(self.predictions)
             self._add_row(record, record.score)
         self.progress.show(record)
 
@@ -141,6 +172,10 @@ class RunWriter:
         if score.accuracy > best:
             self.best_round = record.round
             self.predictions["best"] = score.predictions.clone()  # files hold no shared memory
+        if score.validation is not None:
+            best = self._row(self.best_val_round)["val_accuracy"] if self.rows else -1.0
+            if score.validation.accuracy > best:
+                self.best_val_round = record.round
         self.predictions["final"] = score.predictions
         self.rows.append(row)
         self._write_metrics()
@@ -150,20 +185,28 @@ class RunWriter:
     def checkpoint(self, stopping: bool) -> None:
         """Write a checkpoint if one is due: every `checkpoint.every` rounds, and when stopping.
 
-        All ranks must call this. A complete run needs no checkpoint.
+        All ranks must call this. A complete run has one only to be extended by more rounds.
         """
-        done = self.federation.done
-        due = stopping or done % self.run.config.scalars.checkpoint.every == 0
-        if self.complete or not due:
-            return
-        progress = {
+        done, settings = self.federation.done, self.run.config.scalars.checkpoint
+        due = stopping or done % settings.every == 0
+        if self.complete:
+            due = settings.keep and self.extensible
+        if due:
+            progress, predictions = self.without_last or (self._progress(), self.predictions)
+            self.checkpoints.save(done, self.federation.state, progress, predictions)
+
+    def _progress(self) -> dict[str, Any]:
+        """What has been written so far, but for the predictions."""
+        return {
             "totals": asdict(self.federation.totals),
+            "stop": self.federation.stop.progress(),
             "wall_time": self.wall_time,
-            "rows": self.rows,
-            "tables": self.tables,
+            "rows": list(self.rows),
+            "tables": dict(self.tables),
             "best_round": self.best_round,
+            "best_val_round": self.best_val_round,
+            "continued_from": self.continued_from,
         }
-        self.checkpoints.save(done, self.federation.state, progress, self.predictions)
 
     def close(self) -> None:
         """Leave the terminal and the logger in order: the run was interrupted."""
@@ -195,6 +238,8 @@ class RunWriter:
         predictions = {name: value.numpy() for name, value in self.predictions.items()}
         content = _npz(labels=labels, best_round=self.best_round, **predictions)
         self._write("predictions.npz", content)
+        if self.rows:  # a run that diverges in its first round has none
+            self._draw_curves()
         header = ",".join(FIRST_COLUMNS) + "\n"
         self._write("metrics.csv", _csv(self.rows) or header)
         self._write_tables()
@@ -202,6 +247,13 @@ class RunWriter:
         stored = self.folder.with_checksums(summary)
         self._write(SUMMARY, json.dumps(stored, indent=2, allow_nan=False) + "\n")
         self.logger.finish(summary, self.folder.path / "partition.png")
+
+    def _draw_curves(self) -> None:
+        config = self.run.config
+        title = f"{label(config)}, seed {config.scalars.seed}"
+        if self.diverged:
+            title += f": diverged in round {self.diverged['round']}"
+        save_curves(self.folder.path / "curves.png", self.rows, title)
 
     def _results(self) -> dict[str, Any]:
         """A diverged run has no accuracy: tables show it as `*`."""
@@ -212,13 +264,27 @@ class RunWriter:
                 "best_accuracy": None,
                 "best_round": None,
                 "final_accuracy": None,
+                **self._validation_results(),
             }
         return {
             "status": "finished",
             "best_accuracy": self._row(self.best_round)["test_accuracy"],
             "best_round": self.best_round,
             "final_accuracy": self.rows[-1]["test_accuracy"],
+            **self._validation_results(),
+            **{name: value for name, value in self.rows[-1].items() if name.startswith("local_")},
         }
+
+    def _validation_results(self) -> dict[str, Any]:
+        """The best round by the validation set, and what the test set says of that round."""
+        names = ("best_val_accuracy", "best_val_round", "accuracy_at_best_val")
+        if self.run.data.val_y is None:
+            return {}
+        if self.diverged:
+            return dict.fromkeys(names)
+        row = self._row(self.best_val_round)
+        values = (row["val_accuracy"], self.best_val_round, row["test_accuracy"])
+        return dict(zip(names, values, strict=True))
 
     def _description(self) -> dict[str, Any]:
         """What a reader of the results must know, for summary.json."""
@@ -228,17 +294,28 @@ class RunWriter:
             "id": run.id,
             "seed": scalars.seed,
             "rounds": self.federation.done,
+            "kept_checkpoint": self._kept_checkpoint,
+            "continued_from": self.continued_from,
+            "stopped": self.stopped,
             "scoring": run.algorithm.scoring,
             "caveats": run.algorithm.caveats,
+            "measured": self.federation.facts(),
             "data": {
                 "name": run.data_name,
                 "source": data.source,
                 "note": data.note,
                 "subset": run.config.data.subset,  # null = all examples
                 "train_examples": len(data.train_y),
+                "validation_examples": 0 if data.val_y is None else len(data.val_y),
                 "test_examples": len(data.test_y),
                 "classes": data.classes,
                 "fingerprint": data.fingerprint(),
+            },
+            "model": {  # what its settings and the data leave open, for who builds it again
+                "shape": data.shape,
+                "classes": data.classes,
+                "projection": run.algorithm.projection,
+                "vocabulary": data.vocabulary,
             },
             "partition_hash": run.partition_hash(),
             "partition": {"draws": run.split.tries, "moved_to_reach_min_samples": run.split.moved},
@@ -246,13 +323,24 @@ class RunWriter:
             "parameters": self.federation.model.size,
             "scale": scalars.scale,
             "device": run.device,
+            "gpu": run.gpu or None,
+            "machine": machine_name(),
+            "kernels": run.kernels.name,
             "workers": self.workers,
             "threads": scalars.runtime.threads,
             "versions": versions(),
             **{f"git_{key}": value for key, value in source_commit().items()},
+            "source_hash": source_hash(),
+            "own_code": run.config.own_code,
             "wall_time": round(self.wall_time, 3),
             "train_seconds": round(self.federation.totals.seconds, 3),
         }
+
+    @property
+    def _kept_checkpoint(self) -> int | None:
+        """The round after which the checkpoint was written that stays in the folder."""
+        keep = self.extensible and self.run.config.scalars.checkpoint.keep
+        return self.federation.done if keep else None
 
     @property
     def wall_time(self) -> float:
@@ -295,6 +383,9 @@ def _metrics_row(record: Record, score: Score) -> Row:
     }
     if score.spread is not None:
         row["test_accuracy_std"] = score.spread
+    if score.validation is not None:
+        row["val_accuracy"] = score.validation.accuracy
+        row["val_loss"] = score.validation.loss
     row |= record.numbers | score.others
     return {**{key: row[key] for key in FIRST_COLUMNS}, **row}
 

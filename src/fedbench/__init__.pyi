@@ -1,0 +1,30 @@
+from fedbench.algorithms.context import BindContext as BindContext
+from fedbench.algorithms.context import ClientResult as ClientResult
+from fedbench.algorithms.context import Clients as Clients
+from fedbench.algorithms.context import LocalRun as LocalRun
+from fedbench.algorithms.context import Memory as Memory
+from fedbench.algorithms.context import RoundPlan as RoundPlan
+from fedbench.algorithms.context import State as State
+from fedbench.algorithms.context import StepPlan as StepPlan
+from fedbench.algorithms.modifier import Modifier as Modifier
+from fedbench.algorithms.modifier import Needs as Needs
+from fedbench.algorithms.modifier import last_layers as last_layers
+from fedbench.api import Run as Run
+from fedbench.api import load_runs as load_runs
+from fedbench.api import run as run
+from fedbench.core.errors import BadInput as BadInput
+from fedbench.core.errors import Interrupted as Interrupted
+from fedbench.core.errors import MachineFault as MachineFault
+from fedbench.core.flat_model import FlatModel as FlatModel
+from fedbench.core.flat_model import Selection as Selection
+from fedbench.core.model import Model as Model
+from fedbench.data.dataset import Dataset as Dataset
+from fedbench.data.dataset import DatasetSettings as DatasetSettings
+from fedbench.data.dataset import assemble as assemble
+from fedbench.models.base import ModelSettings as ModelSettings
+from fedbench.partitions.base import Draw as Draw
+from fedbench.partitions.base import Partition as Partition
+from fedbench.partitions.base import PartitionSettings as PartitionSettings
+from fedbench.partitions.base import Split as Split
+
+__version__: str

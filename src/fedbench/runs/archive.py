@@ -1,0 +1,94 @@
+"""Runs that belong to the project: `results/archive/runs/<label>/<id>`, small and in plain files.
+
+An archived run is the folder of a finished run without what can be computed from it or is large:
+its summary, configuration, curves and predicted classes remain, with their checksums. Whoever has
+the archive can make tables of it without running anything.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from fedbench.config.schema import Config
+from fedbench.core.files import write_atomically
+from fedbench.runs.folder import SUMMARY, RunFolder
+from fedbench.runs.identity import NOT_DATA, NOT_IDENTITY, NOT_MODEL, NOT_RUNTIME
+
+ARCHIVE = "archive"
+KEPT = ("config.yaml", "metrics.csv", "predictions.npz")
+KEPT_WHEN_SMALL = ("clients.csv", "conformal.csv", "partition.csv", "local_tests.csv")
+SMALL = 200_000  # bytes
+
+
+def find_run(results: Path, folder: str) -> RunFolder:
+    """The run in a results folder, or in its archive if it is finished only there.
+
+    `folder` is relative to the results: "runs/<label>/<id>".
+    """
+    own = RunFolder(results / folder)
+    if own.finished() is not None:
+        return own
+    archived = RunFolder(results / ARCHIVE / folder)
+    return archived if archived.finished() is not None else own
+
+
+def archive_run(run: RunFolder, target: Path) -> None:
+    """Write what is kept of a finished run into the folder `target`."""
+    summary = run.finished()
+    assert summary is not None, f"{run.path} is not finished"
+    for name in KEPT:
+        file = run.path / name
+        if file.is_file():
+            content = _packed(file) if file.suffix == ".npz" else file.read_bytes()
+            write_atomically(target / name, content)
+    for name in KEPT_WHEN_SMALL:
+        file = run.path / name
+        if file.is_file() and file.stat().st_size <= SMALL:
+            write_atomically(target / name, file.read_bytes())
+    facts = {key: value for key, value in summary.items() if key not in ("files", "checksum")}
+    sealed = RunFolder(target).with_checksums(facts)
+    write_atomically(target / SUMMARY, json.dumps(sealed, indent=1) + "\n")
+
+
+def has_settings(run: RunFolder, config: Config) -> bool:
+    """Whether a finished run has the settings of a configuration, in all that decides numbers."""
+    if run.finished() is None:
+        return False
+    written = yaml.safe_load((run.path / "config.yaml").read_text())
+    written.pop("choices", None)
+    return _deciding(written) == _deciding(config.shown)
+
+
+def _deciding(tree: dict[str, Any]) -> dict[str, Any]:
+    left_out = {"runtime": (*NOT_RUNTIME, "device"), "data": NOT_DATA, "model": NOT_MODEL}
+    return {
+        key: {name: one for name, one in value.items() if name not in left_out.get(key, ())}
+        if isinstance(value, dict)
+        else value
+        for key, value in tree.items()
+        if key not in NOT_IDENTITY
+    }
+
+
+def _packed(file: Path) -> bytes:
+    """Classes in as few bytes as they need, compressed."""
+    with np.load(file, allow_pickle=False) as stored:
+        arrays: dict[str, Any] = {name: _smallest(stored[name]) for name in stored.files}
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)
+    return packed.getvalue()
+
+
+def _smallest(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if not np.issubdtype(values.dtype, np.integer) or not values.size:
+        return values
+    for kind in (np.uint8, np.uint16):
+        if values.min() >= 0 and values.max() <= np.iinfo(kind).max:
+            return values.astype(kind)
+    return values
