@@ -1,0 +1,106 @@
+"""`fedbench-tables archive`: add the finished runs of studies to `results/archive`.
+
+    results/archive/index.csv           a row a run: overrides, result, commit, machine, time
+    results/archive/runs/<label>/<id>/  its small files, with checksums
+    results/archive/studies/            which run belongs to which cell of which table
+
+The archive is part of the project: a fresh clone renders the report from it, and a study goes on
+from it on any machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+from fedbench.core.errors import BadInput
+from fedbench.core.files import write_atomically
+from fedbench.report.plan import Plan
+from fedbench.report.spec import SCALES
+from fedbench.runs.archive import ARCHIVE, archive_run
+from fedbench.runs.folder import RunFolder
+
+LARGEST = 30_000_000  # bytes of the whole archive
+INDEX = "index.csv"
+COLUMNS = (
+    "run",
+    "experiments",
+    "overrides",
+    "status",
+    "best_accuracy",
+    "best_round",
+    "final_accuracy",
+    "data",
+    "fingerprint",
+    "git_commit",
+    "git_dirty",
+    "machine",
+    "wall_time",
+    "checksum",
+)
+
+
+def archive_plans(plans: list[Plan], results: Path) -> int:
+    """Add the finished runs of these plans; returns how many were new."""
+    place, new = results / ARCHIVE, 0
+    for plan in plans:
+        finished = False
+        for job in plan.jobs:
+            if not job.folder:
+                continue
+            archived = RunFolder(place / job.folder)
+            run = RunFolder(results / job.folder)
+            if archived.finished() is None and run.finished() is not None:
+                archive_run(run, archived.path)
+                new += 1
+            finished |= archived.finished() is not None
+        if finished:
+            plan.write(place, "")
+    write_atomically(place / INDEX, _index(place))
+    size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    if size > LARGEST:
+        raise BadInput(
+            f"{place}: has {size / 1e6:.1f} MB and must have at most {LARGEST / 1e6:.0f}; remove"
+            " the runs that nobody needs"
+        )
+    return new
+
+
+def archived_plans(results: Path) -> list[Plan]:
+    """The plans that lie in an archive."""
+    place = results / ARCHIVE / "studies"
+    found = []
+    for file in sorted(place.rglob("*.json")):
+        if file.stem.rpartition(".")[2] in SCALES:
+            plan = Plan.read(file)
+            if plan is not None:
+                found.append(plan)
+    return found
+
+
+def _index(place: Path) -> str:
+    """All archived runs, each with the experiments that it belongs to."""
+    users: dict[str, list[str]] = {}
+    words: dict[str, str] = {}
+    for plan in archived_plans(place.parent):
+        for job in plan.jobs:
+            users.setdefault(job.folder, []).append(f"{plan.experiment} ({plan.scale})")
+            words.setdefault(job.folder, " ".join(job.words))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for file in sorted(place.glob("runs/*/*/summary.json")):
+        folder = str(file.parent.relative_to(place))
+        summary = RunFolder(file.parent).finished()
+        if summary is not None:
+            facts = {
+                **summary,
+                "run": folder,
+                "experiments": "; ".join(dict.fromkeys(users.get(folder, []))),
+                "overrides": words.get(folder, ""),
+                "data": summary["data"]["name"],
+                "fingerprint": summary["data"]["fingerprint"],
+            }
+            writer.writerow([facts.get(column, "") for column in COLUMNS])
+    return text.getvalue()

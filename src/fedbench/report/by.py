@@ -1,0 +1,163 @@
+"""Any runs of a folder side by side, by some of their settings: `--by algo,partition.alpha`.
+
+The runs may come from a sweep, from several, or from a study. A table, figures and the differences
+between the values of the first setting, paired by seed, are made of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedbench.core.errors import BadInput, nearest
+from fedbench.report.claims import signed, title
+from fedbench.report.effects import Effect, Judgement, Range, Score, effect_of, judge_panels
+from fedbench.report.entry import build_entry
+from fedbench.report.experiment import OWN, Cell, Experiment
+from fedbench.report.frame import run_frame
+from fedbench.report.measures import as_measure
+from fedbench.report.model import Entry, Grid, GridCell, GridRow
+from fedbench.report.page import write_page
+from fedbench.report.render import write_tables
+from fedbench.report.runs import DIVERGED, FINISHED, Study, StudyCell, StudyRun
+from fedbench.report.table import Values
+from fedbench.runs.table import load_runs, settings
+
+MEASURES = {"Best accuracy": "best_accuracy", "Final accuracy": "final_accuracy"}
+ALL_PAIRS = 6  # values of the first setting up to which each is compared with each
+
+
+def render_by(results: Path, keys: Sequence[str]) -> tuple[Entry, Path]:
+    """Write the tables, the figures and a page of their own. Returns the entry and the page."""
+    study = study_by(results, keys)
+    entry = build_entry(study, results)
+    entry.command = f"fedbench-tables render {results} --by {','.join(keys)}"
+    frame = run_frame(Values(study, [as_measure(*one) for one in MEASURES.items()]))
+    entry.grids += [differences(frame, list(keys), measure) for measure in MEASURES]
+    name = study.experiment.name
+    write_tables(entry, results / "tables" / name)
+    page = results / "report" / f"{name}.html"
+    write_page([entry], page, results)
+    return entry, page
+
+
+def study_by(results: Path, keys: Sequence[str]) -> Study:
+    """The finished runs of a folder as a study whose axes are settings."""
+    table = load_runs(results)
+    table = table[table["status"].isin([FINISHED, DIVERGED])]
+    if table.empty:
+        raise BadInput(f"results={results}: there is no finished run")
+    known = [key for key in settings(Path(table["folder"].iloc[0])) if key != "seed"]
+    for key in keys:
+        if (key not in known and key not in table) or key == "seed":
+            raise BadInput(f"--by={key}: {nearest(key, known)}")
+    labels = table[list(keys)].map(_label)
+    axes = {key: dict.fromkeys(sorted(set(labels[key]), key=_order), "") for key in keys}
+    found: dict[tuple[str, ...], dict[int, StudyRun]] = {}
+    for combination, (_, row) in zip(labels.itertuples(index=False), table.iterrows(), strict=True):
+        runs = found.setdefault(tuple(combination), {})
+        seed, folder = int(row["seed"]), Path(row["folder"])
+        if seed in runs:
+            raise BadInput(_ambiguous(keys, Path(str(runs[seed].folder)), folder))
+        runs[seed] = StudyRun(seed, folder, row["status"])
+    cells = []
+    for combination in itertools.product(*axes.values()):
+        if combination in found:
+            named = dict(zip(keys, combination, strict=True))
+            words = tuple(f"{key}={label}" for key, label in named.items())
+            ordered = [run for _, run in sorted(found[combination].items())]
+            seeds = tuple(run.seed for run in ordered)
+            cells.append(StudyCell(Cell(named, words, seeds), ordered))
+    return Study(_experiment(list(keys), axes), "paper", cells)
+
+
+def _experiment(keys: list[str], axes: dict[str, dict[str, str]]) -> Experiment:
+    first, *others = keys
+    curves = {"form": "curves", "title": "Test accuracy by round", "panels": others}
+    curves |= {"lines": [first], "x": "round", "y": "test_accuracy", "band": "std"}
+    bars = {"form": "bars", "title": "Accuracy", "panels": [], "groups": others, "bars": [first]}
+    show: dict[str, Any] = {"form": "several", "rows": [first], "columns": others}
+    show |= {"measures": MEASURES, "parts": [curves, bars | {"measures": MEASURES}]}
+    name = "by-" + "-".join(key.replace("/", ".") for key in keys)
+    return Experiment(name, OWN, f"By {', '.join(keys)}", "Runs of a folder", show, axes)
+
+
+def _label(value: Any) -> str:
+    return "none" if value is None or value != value else str(value)
+
+
+def _order(label: str) -> tuple[bool, float, str]:
+    """Numbers by size, then words by the alphabet."""
+    try:
+        return False, float(label), ""
+    except ValueError:
+        return True, 0.0, label
+
+
+def _ambiguous(keys: Sequence[str], one: Path, two: Path) -> str:
+    """Two runs that the given settings and the seed do not tell apart: what does?"""
+    first, second = settings(one), settings(two)
+    differing = [
+        f"{key} ({_label(first.get(key))}, {_label(second.get(key))})"
+        for key in {**first, **second}
+        if key != "experiment" and first.get(key) != second.get(key)
+    ]
+    told = ", ".join(differing[:3]) or "nothing that config.yaml tells"
+    return f"--by={','.join(keys)}: runs {one.name} and {two.name} differ in {told}: name it, too"
+
+
+def differences(frame: pd.DataFrame, keys: list[str], measure: str) -> Grid:
+    """Paired by seed, with intervals of 95 %; p corrected by Holm for all cells of the grid."""
+    first, *others = keys
+    labels = list(dict.fromkeys(frame[first]))
+    pairs = list(itertools.combinations(labels, 2))
+    if len(labels) > ALL_PAIRS:
+        pairs = [(label, labels[0]) for label in labels[1:]]
+    panels = list(frame.groupby(others, sort=False)) if others else [((), frame)]
+    effects = [
+        _effect(panel[panel[first] == one], panel[panel[first] == two], measure)
+        for one, two in pairs
+        for _, panel in panels
+    ]
+    judged = iter(zip(effects, judge_panels(effects, Range()), strict=True))
+    rows = [
+        GridRow([f"{one} - {two}"], [_cell(*next(judged)) for _ in panels]) for one, two in pairs
+    ]
+    heads = [[title(dict(zip(others, key, strict=True))) or measure] for key, _ in panels]
+    caption = (
+        "Mean difference between runs with the same seed, in points, with its 95 % interval"
+        " (Student's t over seeds) and the p of a paired t-test, corrected by Holm for all cells"
+        " of this table. With fewer than 3 common seeds there is no p."
+    )
+    heading = f"{measure}: differences over seeds"
+    return Grid(heading, [first], heads, rows, caption, [", ".join(others) or "measure"], measure)
+
+
+def _effect(own: pd.DataFrame, other: pd.DataFrame, measure: str) -> Effect:
+    both = own.merge(other, on="seed", suffixes=("", " (other)"))
+
+    def scores(suffix: str) -> list[Score]:
+        runs = zip(both[f"status{suffix}"], both[f"{measure}{suffix}"], strict=True)
+        return [
+            Score(-math.inf if status == DIVERGED else None if math.isnan(value) else value)
+            for status, value in runs
+        ]
+
+    return effect_of(scores(""), scores(" (other)"))
+
+
+def _cell(effect: Effect, found: Judgement) -> GridCell:
+    if found.mean is None:
+        return GridCell("*" if effect.seeds else "-", detail=found.reason)
+    words = signed(found.mean)
+    if found.low is not None and found.high is not None:
+        words += f" [{signed(found.low)}, {signed(found.high)}]"
+    if found.p is not None:
+        words += f", p {found.p:.2g}"
+    seeds = f"{len(effect.differences)} common seeds"
+    return GridCell(words, value=found.mean, detail=f"{seeds}; {found.reason}".removesuffix("; "))

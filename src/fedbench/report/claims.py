@@ -1,0 +1,450 @@
+"""What the runs of a study say to the claims of its paper.
+
+A claim compares two sides (methods, distributions, numbers of clients ...) in every panel: every
+combination of the other axes' labels. Each comparison is judged over its panels together, which is
+the headline, and panel by panel beneath it. A claim is supported when all of its comparisons are,
+and contradicted when one of them is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from fedbench.report.effects import (
+    CONTRADICTED,
+    SIGNIFICANT,
+    SUPPORTED,
+    UNDECIDED,
+    Effect,
+    Judgement,
+    Range,
+    Score,
+    effect_of,
+    judge_panels,
+    judge_together,
+    probability_of_improvement,
+)
+from fedbench.report.experiment import Experiment, Published
+from fedbench.report.frame import run_frame, tried
+from fedbench.report.measures import Measure
+from fedbench.report.model import Claim, Comparison, Entry, Panel
+from fedbench.report.runs import DIVERGED, REFUSED
+from fedbench.report.significance import holm
+from fedbench.report.spec import METHOD, SMOKE
+from fedbench.report.statistics import plain
+from fedbench.report.table import Values
+
+NOT_TESTABLE = "not testable"
+KINDS = ("better", "equal", "above", "below", "between")
+LEAST_MARGIN = 1.0  # points, of an equivalence claim that states none
+TOLD = 3  # comparisons that the one line apair a claim names
+
+
+@dataclass(frozen=True)
+class PairedRuns:
+    """Two sides in one panel, with what their runs scored."""
+
+    own: str
+    other: str
+    setting: str
+    scores: tuple[list[Score], list[Score]]
+    published: float | None
+    untestable: str  # why these runs decide nothing, or nothing
+    runs: str  # which they are, to recognise the same comparison elsewhere
+
+
+def judge_claims(values: Values, published: Sequence[Published]) -> list[Claim]:
+    """All claims of the file; at smoke scale without any outcome."""
+    frame, experiment = run_frame(values), values.study.experiment
+    claims = []
+    for spec in experiment.claims:
+        label = spec.get("measure") or next(iter(values.measures), "")
+        claim = _judge(spec, values.measures.get(label), values, frame, published)
+        claim.main = bool(spec.get("main"))
+        claim.reading = _is_reading(spec, experiment)
+        if values.study.scale == SMOKE:
+            claim = Claim(claim.text, "", main=claim.main, reading=claim.reading, key=claim.key)
+        claims.append(claim)
+    return claims
+
+
+def _is_reading(spec: Mapping[str, Any], experiment: Experiment) -> bool:
+    """Whether a claim is apair a further reading of a method, rather than apair the first."""
+    sides = [name for key in ("better", "than", "equal", "to") for name in listed(spec.get(key))]
+    named = listed((spec.get("where") or {}).get(METHOD))
+    return any(name in experiment.readings for name in sides) or (
+        bool(named) and all(name in experiment.readings for name in named)
+    )
+
+
+def _judge(
+    spec: Mapping[str, Any],
+    measure: Measure | None,
+    values: Values,
+    frame: pd.DataFrame,
+    published: Sequence[Published],
+) -> Claim:
+    text = str(spec["text"])
+    if "untestable" in spec or not any(kind in spec for kind in KINDS):
+        why = str(spec.get("untestable") or "no measure of this program can test it")
+        return Claim(text, NOT_TESTABLE, why, key=frozenset([text]))
+    if measure is None:
+        return Claim(text, NOT_TESTABLE, "its measure is not taken here", key=frozenset([text]))
+    if measure.name == "mcnemar":
+        return _all_significant(spec, measure, values, frame)
+    pairs = list(_paired_runs(spec, measure, values, frame, published))
+    claimed = _range(spec, measure, published)
+    if claimed is None:
+        why = f"it states no margin, and {measure.label} has no usual one"
+        return Claim(text, NOT_TESTABLE, why, key=frozenset([text]))
+    return _over_pairs(text, pairs, claimed, measure, frame)
+
+
+def _range(
+    spec: Mapping[str, Any], measure: Measure, published: Sequence[Published]
+) -> Range | None:
+    """Where the claim says that the difference lies; None for an equivalence without a margin."""
+    if "by" in spec or "between" in spec:
+        low, high = (float(limit) for limit in spec.get("by") or spec["between"])
+        return Range(low, high)
+    if "equal" not in spec:
+        return Range(closed=bool(spec.get("ties")))
+    if "margin" in spec:
+        margin = float(spec["margin"])
+    elif not (measure.is_accuracy or measure.parameters.get("percent")):
+        return None
+    else:
+        spreads = [one.std for one in published if one.measure == measure.label and one.std]
+        margin = max([LEAST_MARGIN, *(2 * spread for spread in spreads)])
+    return Range(-margin, margin, closed=True)
+
+
+def _paired_runs(
+    spec: Mapping[str, Any],
+    measure: Measure,
+    values: Values,
+    frame: pd.DataFrame,
+    published: Sequence[Published],
+) -> Iterable[PairedRuns]:
+    """Every comparison of the claim in every panel that has both sides."""
+    axes = list(values.study.experiment.axes)
+    within = frame
+    for axis, labels in (spec.get("where") or {}).items():
+        within = within[within[axis].isin(listed(labels))]
+    if METHOD in axes and not _is_reading(spec, values.study.experiment):
+        within = within[~within[METHOD].isin(values.study.experiment.readings)]
+    printed = {
+        (frozenset(one.labels.items()), one.measure): one.value
+        for one in published
+        if one.flag == ""
+    }
+    if any(kind in spec for kind in ("above", "below", "between")):
+        yield from _within_a_run(spec, measure, values, within, axes, printed)
+        return
+    axis = spec.get("axis", METHOD)
+    others = [name for name in axes if name != axis]
+    sign = 1.0 if measure.higher_is_better or "equal" in spec else -1.0
+    sides = [
+        (one, two)
+        for one in listed(spec.get("better", spec.get("equal")))
+        for two in listed(spec.get("than", spec.get("to")))
+        if one != two
+    ]
+    for labels, panel in _panels(within, others):
+        for one, two in sides:
+            own, other = (panel[panel[axis] == name] for name in (one, two))
+            if own.empty or other.empty:
+                continue
+            own, other = _same_seeds(own, other)
+            numbers = [
+                printed.get((frozenset({**labels, axis: name}.items()), measure.label))
+                for name in (one, two)
+            ]
+            yield PairedRuns(
+                one,
+                two,
+                title(labels),
+                (_scores(own, measure, sign), _scores(other, measure, sign)),
+                _difference(numbers, sign),
+                _untestable(pd.concat([own, other])),
+                f"{measure.name} {measure.parameters} {_names(own)} {_names(other)}",
+            )
+
+
+def _within_a_run(
+    spec: Mapping[str, Any],
+    measure: Measure,
+    values: Values,
+    within: pd.DataFrame,
+    axes: list[str],
+    printed: Mapping[Any, float | None],
+) -> Iterable[PairedRuns]:
+    """One measure of a run against another of the same run, or against a number.
+
+    A claim of lying between two numbers takes the measure as it is, against 0.
+    """
+    sign = -1.0 if "below" in spec else 1.0
+    limit = float(spec.get("below", 0.0))
+    for labels, panel in _panels(within, axes):
+        key = frozenset(labels.items())
+        numbers = [printed.get((key, measure.label))]
+        scores = [_scores(panel, measure, sign)]
+        if "above" in spec:
+            second = values.measures[str(spec["above"])]
+            other = second.label
+            scores.append(_scores(panel, second, sign))
+            numbers.append(printed.get((key, other)))
+        else:
+            other = f"{limit:g}"
+            scores.append([Score(sign * limit)] * len(panel))
+            numbers.append(limit)
+        yield PairedRuns(
+            measure.label,
+            other,
+            title(labels),
+            (scores[0], scores[1]),
+            _difference(numbers, sign),
+            _untestable(panel),
+            f"{measure.name} {measure.parameters} {other} {_names(panel)}",
+        )
+
+
+def _panels(frame: pd.DataFrame, axes: list[str]) -> Iterable[tuple[dict[str, str], pd.DataFrame]]:
+    """The runs of each combination of labels, in the order of the file."""
+    if not axes:
+        if not frame.empty:
+            yield {}, frame
+        return
+    for key, panel in frame.groupby(axes, sort=False):
+        yield dict(zip(axes, key, strict=True)), panel
+
+
+def _same_seeds(own: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both sides by seed, which redraws partition, weights, cohorts and batches alike for both."""
+    seeds = sorted(set(own["seed"]) & set(other["seed"]))
+    one, two = (side.set_index("seed").loc[seeds].reset_index() for side in (own, other))
+    return one, two
+
+
+def _scores(runs: pd.DataFrame, measure: Measure, sign: float) -> list[Score]:
+    """Higher is better; what was not reached is no better than what was tried."""
+    found = []
+    for _, run in runs.iterrows():
+        value = run[measure.label]
+        if run["status"] == DIVERGED:
+            found.append(Score(-math.inf))
+        elif pd.isna(value):
+            found.append(Score(None))
+        elif math.isinf(value):
+            limit = run[tried(measure.label)]
+            found.append(Score(sign * float(limit), at_best=True))
+        else:
+            found.append(Score(sign * float(value)))
+    return found
+
+
+def _difference(numbers: Sequence[float | None], sign: float) -> float | None:
+    own, other = numbers
+    return None if own is None or other is None else sign * (own - other)
+
+
+def _untestable(runs: pd.DataFrame) -> str:
+    """Why runs decide nothing: another network or other data, or they cannot be run here."""
+    reasons = [reason for reason in runs["excluded"] if reason]
+    refused = runs[runs["status"] == REFUSED]
+    reasons += [problem.strip().splitlines()[-1] for problem in refused["problem"] if problem]
+    return reasons[0] if reasons else ""
+
+
+def _names(runs: pd.DataFrame) -> str:
+    return ",".join(sorted(runs["folder"]))
+
+
+def _over_pairs(
+    text: str, pairs: list[PairedRuns], claimed: Range, measure: Measure, frame: pd.DataFrame
+) -> Claim:
+    key = frozenset(f"{claimed} {pair.runs}" for pair in pairs)
+    if not pairs:
+        return Claim(text, NOT_TESTABLE, "left out at this scale", key=frozenset([text]))
+    testable = [pair for pair in pairs if not pair.untestable]
+    unit = "points" if measure.is_accuracy or measure.parameters.get("percent") else ""
+    effects = {id(pair): effect_of(*pair.scores) for pair in testable}
+    judged = judge_panels([effects[id(pair)] for pair in testable], claimed)
+    judgements = {id(pair): one for pair, one in zip(testable, judged, strict=True)}
+    comparisons = []
+    for sides in dict.fromkeys((pair.own, pair.other) for pair in pairs):
+        mine = [pair for pair in pairs if (pair.own, pair.other) == sides]
+        comparisons.append(_comparison(mine, effects, judgements, claimed))
+    outcome = _together(comparisons)
+    if not testable:
+        why = "; ".join(dict.fromkeys(pair.untestable for pair in pairs))
+        return Claim(text, NOT_TESTABLE, why, unit, comparisons, key=key)
+    return Claim(text, outcome, _told(comparisons, unit), unit, comparisons, key=key)
+
+
+def _comparison(
+    pairs: list[PairedRuns],
+    effects: Mapping[int, Effect],
+    judgements: Mapping[int, Judgement],
+    claimed: Range,
+) -> Comparison:
+    panels = [_panel(pair, effects.get(id(pair)), judgements.get(id(pair))) for pair in pairs]
+    testable = [pair for pair in pairs if not pair.untestable]
+    if not testable:
+        return Comparison(
+            pairs[0].own, pairs[0].other, NOT_TESTABLE, reason=pairs[0].untestable, panels=panels
+        )
+    if len(testable) == 1:
+        found = judgements[id(testable[0])]
+    else:
+        found = judge_together([effects[id(pair)] for pair in testable], claimed)
+    numbers = [pair.published for pair in testable if pair.published is not None]
+    return Comparison(
+        pairs[0].own,
+        pairs[0].other,
+        found.outcome,
+        found.mean,
+        found.low,
+        found.high,
+        found.p,
+        probability_of_improvement([pair.scores for pair in testable]),
+        sum(numbers) / len(numbers) if len(numbers) == len(testable) else None,
+        found.reason,
+        panels,
+    )
+
+
+def _panel(pair: PairedRuns, effect: Effect | None, found: Judgement | None) -> Panel:
+    if effect is None or found is None:
+        return Panel(pair.setting, NOT_TESTABLE, published=pair.published, reason=pair.untestable)
+    return Panel(
+        pair.setting,
+        found.outcome,
+        found.mean,
+        found.low,
+        found.high,
+        found.p,
+        effect.seeds,
+        pair.published,
+        found.reason,
+    )
+
+
+def _together(comparisons: Sequence[Comparison]) -> str:
+    """Supported when every comparison is (an intersection of tests needs no correction), and
+    contradicted when one is, after Holm's correction for their number.
+    """
+    judged = [one for one in comparisons if one.outcome != NOT_TESTABLE]
+    if not judged:
+        return NOT_TESTABLE
+    if all(one.outcome == SUPPORTED for one in judged):
+        return SUPPORTED
+    p_values = [
+        (one.p if one.p is not None else 0.0) if one.outcome == CONTRADICTED else 1.0
+        for one in judged
+    ]
+    return CONTRADICTED if min(holm(p_values)) < SIGNIFICANT else UNDECIDED
+
+
+def _told(comparisons: Sequence[Comparison], unit: str) -> str:
+    """The comparisons in one line, the least favourable first."""
+    judged = [one for one in comparisons if one.outcome != NOT_TESTABLE]
+    ordered = sorted(judged, key=lambda one: math.inf if one.mean is None else one.mean)
+    parts = [
+        (f"against {one.other}: " if len(judged) > 1 else "") + describe(one, unit)
+        for one in ordered[:TOLD]
+    ]
+    if len(judged) > TOLD:
+        parts.append(f"and {len(judged) - TOLD} more")
+    return "; ".join(parts)
+
+
+def describe(one: Comparison | Panel, unit: str) -> str:
+    """`+0.97 [+0.61, +1.33] points, published +1.04, 3 of 4 panels`."""
+    if one.mean is None:
+        return one.reason or "nothing to compare"
+    words = signed(one.mean)
+    if one.low is not None and one.high is not None:
+        words += f" [{signed(one.low)}, {signed(one.high)}]"
+    words += f" {unit}" if unit else ""
+    if one.published is not None:
+        words += f", published {signed(one.published)}"
+    if isinstance(one, Comparison) and len(one.panels) > 1:
+        words += f", {len(one.judged)} of {len(one.panels)} panels"
+    return f"{words} ({one.reason})" if one.reason else words
+
+
+def signed(value: float) -> str:
+    text = f"{value:+.2f}" if 0.01 <= abs(value) < 1000 or value == 0 else plain(value, 3)
+    return text if text[0] in "+-" else f"+{text}"
+
+
+def _all_significant(
+    spec: Mapping[str, Any], measure: Measure, values: Values, frame: pd.DataFrame
+) -> Claim:
+    """Whether every p is below the claim's limit: a count, as a p has no interval."""
+    text, limit = str(spec["text"]), float(spec["below"])
+    where = spec.get("where") or {}
+    cells = [cell for cell in values.study.cells if cell.cell.matches(where)]
+    found: dict[str, float] = {}
+    reasons = []
+    few = 0
+    for cell in cells:
+        own = frame[(frame[list(cell.labels)] == pd.Series(cell.labels)).all(axis=1)]
+        value = values.of(cell, measure)
+        if reason := _untestable(own):
+            reasons.append(reason)
+        elif value.number is not None:
+            found[title(cell.labels)] = math.inf if value.behind else value.number
+            few += len(cell.finished) < 3
+    key = frozenset([f"{measure.name} {measure.parameters} {sorted(frame['folder'])}"])
+    if not found:
+        why = "; ".join(dict.fromkeys(reasons))
+        return Claim(text, NOT_TESTABLE if why else UNDECIDED, why or "not run yet", key=key)
+    above = [name for name, p in found.items() if not p < limit]
+    detail = f"{len(found) - len(above)} of {len(found)} cells below {limit:g}"
+    if above:
+        more = " ..." if len(above) > TOLD else ""
+        detail += f"; not: {', '.join(above[:TOLD])}{more}"
+    if few:
+        return Claim(text, UNDECIDED, f"{detail}; fewer than 3 seeds in {few} of them", key=key)
+    return Claim(text, CONTRADICTED if above else SUPPORTED, detail, key=key)
+
+
+def mark_repeats(entries: Sequence[Entry]) -> None:
+    """A claim that an earlier table of the paper has already, on the same runs, counts there."""
+    known: list[tuple[str, frozenset[str], str]] = []
+    for entry in entries:
+        for claim in entry.claims:
+            first = next(
+                (
+                    where
+                    for paper, key, where in known
+                    if paper == entry.paper and claim.key and claim.key <= key
+                ),
+                "",
+            )
+            claim.repeats = first
+            if not first and not claim.reading:
+                known.append((entry.paper, claim.key, entry.number))
+
+
+def listed(names: Any) -> list[str]:
+    if names is None:
+        return []
+    return [str(name) for name in names] if isinstance(names, list | tuple) else [str(names)]
+
+
+def title(labels: Mapping[str, str]) -> str:
+    """`CIFAR100, alpha 0.5`: a bare number needs the name of its axis."""
+    words = [
+        f"{axis} {label}" if re.fullmatch(r"[-+.\d%e]+", label) else label
+        for axis, label in labels.items()
+    ]
+    return ", ".join(words)

@@ -1,0 +1,212 @@
+"""Forms made of measures, one number a seed: points along an axis, and bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from fedbench.report.figures.groups import Line, Notes, Panel, Part
+from fedbench.report.figures.lines import add_to_legend
+from fedbench.report.figures.sheet import Sheet, empty, named_ticks
+from fedbench.report.figures.style import literal, measure_words, name_of, number
+from fedbench.report.runs import DIVERGED, StudyCell
+
+Measure = Callable[[StudyCell, object], list[float | None]]
+
+NUMBERED_BARS = 24  # bars of a panel that have their number above them
+NARROW = 0.2  # bars whose numbers stand upright; the distance between groups is 1
+LOGARITHMIC = 20  # from this ratio of the largest to the smallest label on
+
+
+@dataclass
+class Value:
+    """A measure of one cell over its seeds."""
+
+    mean: float  # not a number when no seed has one
+    std: float
+    diverged: bool
+
+
+def draw_points(part: Part, notes: Notes, measure: Measure) -> Figure:
+    """A measure along an axis of the study; a row of panels for each measure."""
+    along = part.show["x"]
+    labels = [
+        label
+        for label in part.study.experiment.axes[along]
+        if any(c.labels[along] == label for c in part.cells)
+    ]
+    numbers = [number(label) for label in labels]
+    known = [one for one in numbers if one is not None]
+    numeric = bool(labels) and len(known) == len(labels)
+    places: dict[str, float] = dict(
+        zip(labels, known if numeric else range(len(labels)), strict=True)
+    )
+
+    def draw(axes: Axes, lines: list[Line], values: list[Value], style: Any) -> None:
+        where = np.array([places[line.cell.labels[along]] for line in lines], dtype=float)
+        order = np.argsort(where, kind="stable")
+        means, stds = (
+            np.array([getattr(value, key) for value in values]) for key in ("mean", "std")
+        )
+        shown = style.line(1) | {"markevery": None, "marker": style.marker or "."}
+        bars: dict[str, Any] = {}
+        if stds.any():
+            bars = {"yerr": stds[order], "elinewidth": 0.9, "capsize": 2}
+        axes.errorbar(
+            where[order], means[order], label=literal(lines[0].name) or "_", **bars, **shown
+        )
+
+    def dress(axes: Axes) -> None:
+        if numeric and min(known) > 0 and max(known) >= LOGARITHMIC * min(known):
+            axes.set_xscale("log")
+            axes.minorticks_off()
+        named_ticks(axes, list(places.values()), labels)
+        axes.margins(x=0.06)
+
+    return _figure(part, notes, measure, ("lines", "x"), draw, dress)
+
+
+def draw_bars(part: Part, notes: Notes, measure: Measure) -> Figure:
+    """A measure as bars side by side, in groups."""
+    lines = [line for panel in _panels(part, "bars", "groups") for line in panel.lines]
+    groups = list(dict.fromkeys(_group(part, line) for line in _by_group(part, lines)))
+    kinds = list(dict.fromkeys(line.name for line in lines))
+    width = 0.84 / max(len(kinds), 1)
+
+    def draw(axes: Axes, lines: list[Line], values: list[Value], style: Any) -> None:
+        shift = (kinds.index(lines[0].name) - (len(kinds) - 1) / 2) * width
+        where = np.array([groups.index(_group(part, line)) for line in lines]) + shift
+        means, stds = (
+            np.array([getattr(value, key) for value in values]) for key in ("mean", "std")
+        )
+        axes.bar(where, means, width, label=literal(lines[0].name) or "_", **style.bar())
+        numbered = len(groups) * len(kinds) <= NUMBERED_BARS
+        for place, value in zip(where, values, strict=True):
+            _write_value(axes, place, value, numbered, width)
+        if stds.any():
+            axes.errorbar(
+                where,
+                means,
+                yerr=stds,
+                fmt="none",
+                ecolor="#30343a",
+                elinewidth=0.9,
+                capsize=2,
+                label="_",
+            )
+
+    def dress(axes: Axes) -> None:
+        named_ticks(axes, range(len(groups)), groups)
+        axes.grid(axis="x", visible=False)
+        axes.margins(y=0.16)
+
+    return _figure(part, notes, measure, ("bars", "groups"), draw, dress)
+
+
+def _write_value(axes: Axes, place: float, value: Value, numbered: bool, width: float) -> None:
+    """The number above a bar; where there is no bar, why."""
+    if np.isnan(value.mean):
+        text, height = "*" if value.diverged else "none", 0.0
+    elif numbered:
+        text = f"{value.mean:.1f}" if 10 <= abs(value.mean) < 1000 else f"{value.mean:.3g}"
+        height = value.mean + value.std
+    else:
+        return
+    looks: dict[str, Any] = {"rotation": 90, "fontsize": 7} if width < NARROW else {"fontsize": 8}
+    axes.annotate(
+        text, (place, height), (0, 2), textcoords="offset points", ha="center", va="bottom", **looks
+    )
+
+
+def _group(part: Part, line: Line) -> str:
+    return ", ".join(line.cell.labels[axis] for axis in part.axes("groups"))
+
+
+def _by_group(part: Part, lines: list[Line]) -> list[Line]:
+    axes = part.study.experiment.axes
+    return sorted(
+        lines,
+        key=lambda line: [list(axes[a]).index(line.cell.labels[a]) for a in part.axes("groups")],
+    )
+
+
+def _panels(part: Part, kind: str, along: str) -> list[Panel]:
+    return part.panels(part.axes("panels"), [*part.axes(kind), *part.rest("panels", kind, along)])
+
+
+def _figure(
+    part: Part,
+    notes: Notes,
+    measure: Measure,
+    fields: tuple[str, str],
+    draw: Callable[[Axes, list[Line], list[Value], Any], None],
+    dress: Callable[[Axes], None],
+) -> Figure:
+    """Panels by measure and by the axes of `panels`; in each, what `draw` makes of the cells of one
+    name.
+
+    `fields`: those of the form that say what is told apart by looks, and what is by place.
+    """
+    panels, measures, along = _panels(part, *fields), part.show["measures"], part.axes(fields[1])
+    columns = len(panels) if len(measures) > 1 else part.columns(panels, part.axes("panels"))
+    sheet = Sheet(len(panels) * len(measures), columns or None)
+    for place, (label, panel) in enumerate(
+        (label, panel) for label in measures for panel in panels
+    ):
+        axes, y = sheet.panels[place], measure_words(label, measures[label])
+        sheet.label(place, panel.title, ", ".join(along), y)
+        named: dict[str, list[tuple[Line, Value]]] = {}
+        for line in panel.lines:
+            value = _value(line, panel, along, notes, measure, (label, measures[label]))
+            named.setdefault(line.name, []).append((line, value))
+        some = [
+            name
+            for name, pairs in named.items()
+            if not all(np.isnan(value.mean) for _, value in pairs)
+        ]
+        for name, pairs in named.items():
+            if some and (name in some or name in notes.starred):
+                lines, values = [line for line, _ in pairs], [value for _, value in pairs]
+                draw(axes, lines, values, pairs[0][0].style)
+            if name in some or name in notes.starred:
+                _add_to_legend(sheet, pairs[0][0], fields[0])
+        dress(axes) if some else empty(axes, panel.why_empty)
+    if not panels:
+        empty(sheet.panels[0])
+    return sheet.finish(notes)
+
+
+def _value(
+    line: Line,
+    panel: Panel,
+    along: list[str],
+    notes: Notes,
+    measure: Measure,
+    item: tuple[str, object],
+) -> Value:
+    label, spec = item
+    where = ", ".join(filter(None, (panel.title, name_of(line.cell.labels, along))))
+    runs = notes.see(line.cell, line.name, where)
+    given = [float(value) for value in measure(line.cell, spec) if value is not None]
+    if len(given) < len(runs):
+        notes.lacks(f"{label} not reached by every seed", line.name, where)
+    if not given:
+        return Value(np.nan, 0.0, any(run.status == DIVERGED for run in line.cell.runs))
+    if len(given) > 1:
+        notes.remark("Means over seeds, with one standard deviation")
+    return Value(
+        float(np.mean(given)), float(np.std(given, ddof=1)) if len(given) > 1 else 0.0, False
+    )
+
+
+def _add_to_legend(sheet: Sheet, line: Line, kind: str) -> None:
+    if kind == "lines":
+        add_to_legend(sheet, line)
+    elif line.name:
+        sheet.handles.setdefault(line.name, Patch(**line.style.bar()))

@@ -1,0 +1,196 @@
+"""What a rendered study consists of, whatever it is rendered to: grids of cells, pictures, claims,
+facts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+VERDICTS = ("match", "near", "miss", "unmeasured", "unpublished")
+SYMBOLS = {  # beside every colour, for those who do not see it, and in plain text
+    **{"match": "✓", "near": "≈", "miss": "✗", "unmeasured": "○", "unpublished": ""},
+    **{"supported": "✓", "contradicted": "✗", "undecided": "?", "not testable": "-"},
+}
+OUTCOMES = ("supported", "contradicted", "undecided", "not testable")  # of a claim
+
+
+@dataclass
+class GridCell:
+    """One number of a table. Texts are plain, to be escaped by whoever writes them."""
+
+    measured: str  # "88.65 ± 0.22", "*", "> 100", "-" when there is no run
+    published: str = ""  # as the paper prints it
+    difference: str = ""  # measured minus published, with its sign
+    verdict: str = "unpublished"  # one of VERDICTS
+    marks: list[str] = field(default_factory=list)  # of footnotes: "a", "b" ...
+    value: float | None = None  # to sort by
+    detail: str = ""  # one line: seeds, values, why diverged
+
+
+@dataclass
+class GridRow:
+    labels: list[str]
+    cells: list[GridCell]
+
+
+@dataclass
+class Grid:
+    title: str
+    row_names: list[str]  # of the axes whose labels begin a row
+    columns: list[list[str]]  # for every column its labels, outermost first
+    rows: list[GridRow]
+    caption: str = ""
+    column_names: list[str] = field(
+        default_factory=list
+    )  # of the axes whose labels head a column, outermost first
+    measure: str = ""  # what all cells show, when no column says it
+
+    def header(self) -> list[list[tuple[str, int]]]:
+        """The lines above the columns, outermost first: labels with the number of columns they
+        span.
+
+        Neighbours with the same label share it below a label that they share; the last line has one
+        for each column.
+        """
+        depth = max(map(len, self.columns), default=0) or 1
+        columns = [(*labels, *[""] * (depth - len(labels))) for labels in self.columns]
+        lines = []
+        for level in range(1, depth):
+            groups = itertools.groupby(columns, key=operator.itemgetter(slice(level)))
+            lines.append([(shared[-1], len(list(members))) for shared, members in groups])
+        return [*lines, [(labels[-1], 1) for labels in columns]]
+
+
+@dataclass
+class Picture:
+    title: str
+    png: Path
+    svg: Path
+    text: str = ""  # what is to be seen, for those who cannot
+
+
+@dataclass
+class Panel:
+    """A comparison that a claim makes in one setting: the paired difference over seeds."""
+
+    setting: str  # "CIFAR100, alpha 0.5"
+    outcome: str  # one of OUTCOMES
+    mean: float | None = None  # positive: as claimed
+    low: float | None = None  # of the 95 % interval
+    high: float | None = None
+    p: float | None = None  # corrected by Holm for all panels of the claim
+    seeds: int = 0
+    published: float | None = None  # the same difference between the paper's numbers
+    reason: str = ""
+
+
+@dataclass
+class Comparison:
+    """One side of a claim against another, over all of its panels."""
+
+    own: str
+    other: str
+    outcome: str
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    improvement: float | None = None  # probability that a run of the one beats one of the other
+    published: float | None = None
+    reason: str = ""
+    panels: list[Panel] = field(default_factory=list)
+
+    @property
+    def judged(self) -> list[Panel]:
+        return [panel for panel in self.panels if panel.outcome != "not testable"]
+
+
+@dataclass
+class Claim:
+    """What a paper says, and what the runs say to it."""
+
+    text: str
+    outcome: str  # one of OUTCOMES; empty at a scale that judges nothing
+    detail: str = ""
+    unit: str = ""  # of the differences
+    comparisons: list[Comparison] = field(default_factory=list)
+    main: bool = False  # one of those that a paper stands for
+    reading: bool = False  # about a further reading of a method: shown, not counted
+    repeats: str = ""  # the table that has the same claim, where it is counted
+    rests_on: str = ""  # seeds, scale
+    key: frozenset[str] = frozenset()  # what is compared: the same runs in the same measure
+
+    @property
+    def counted(self) -> bool:
+        return bool(self.outcome) and not self.reading and not self.repeats
+
+
+@dataclass
+class Setting:
+    """A value that the runs use, and where it comes from."""
+
+    key: str
+    values: str
+    source: str  # paper, code, choice
+    why: str
+
+
+@dataclass
+class RunLink:
+    labels: str
+    seed: int
+    status: str
+    id: str
+    path: str  # relative to the results folder
+    partition_hash: str
+    commit: str
+    problem: str = ""
+
+
+@dataclass
+class Entry:
+    """One experiment, rendered."""
+
+    name: str  # fedpgvc/table2
+    paper: str
+    number: str
+    title: str
+    scale: str
+    command: str
+    reduction: str
+    stand_in: str  # which data are synthetic, or nothing
+    seeds: list[int]
+    done: int  # runs
+    wanted: int
+    grids: list[Grid] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    footnotes: dict[str, str] = field(default_factory=dict)  # mark -> text
+    remarks: list[str] = field(default_factory=list)
+    settings: list[Setting] = field(default_factory=list)
+    runs: list[RunLink] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    unrendered: bool = False  # the program failed on it; `problems` has the traceback
+    plumbing: bool = False  # a scale that proves that everything runs, and judges nothing
+
+    def outcomes(self) -> dict[str, int]:
+        """How many claims that are counted here came out how."""
+        found = [claim.outcome for claim in self.claims if claim.counted]
+        return {outcome: found.count(outcome) for outcome in OUTCOMES}
+
+    @property
+    def state(self) -> str:
+        """What this table or figure decides, further readings aside."""
+        if self.plumbing:
+            return "plumbing only"
+        found = [claim.outcome for claim in self.claims if not claim.reading]
+        testable = [outcome for outcome in found if outcome != "not testable"]
+        if not testable:
+            return "not testable here" if found else "no claim"
+        decided = [outcome for outcome in testable if outcome != "undecided"]
+        if not decided:
+            return "undecided"
+        return "decided" if len(decided) == len(testable) else "partly decided"

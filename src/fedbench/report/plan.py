@@ -1,0 +1,393 @@
+"""Which run folder belongs to which cell: every job of a study is composed and checked, nothing is
+trained.
+
+The plan of a study is kept in <results>/studies/<experiment>.<scale>.json: tables are built from
+files alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fedbench import train
+from fedbench.config.hydra_errors import CONFIGURATION_ERRORS, explain
+from fedbench.config.schema import Config
+from fedbench.config.validate import check, config_folder, with_algorithm
+from fedbench.core.errors import BadInput, MachineFault, MissingData
+from fedbench.core.files import write_atomically
+from fedbench.data.dataset import Dataset, DatasetSettings
+from fedbench.data.prepared import data_root
+from fedbench.parallel.devices import gpus
+from fedbench.report.experiment import Cell, Experiment, compose_tree
+from fedbench.report.spec import SCALES
+from fedbench.report.work import work_of
+from fedbench.runs.archive import ARCHIVE, has_settings
+from fedbench.runs.folder import RunFolder
+from fedbench.runs.identity import identity, label, run_id
+from fedbench.runs.prepared import PreparedRun
+
+KEPT = ("words", "seed", "folder", "problem", "broken", "work")  # of a job
+
+
+@dataclass
+class Job:
+    """One run of a study: its words on the command line and, when it can be run, its folder."""
+
+    words: list[str]
+    seed: int
+    folder: str = ""  # relative to the results folder
+    problem: str = ""  # why it cannot be run
+    work: dict[str, Any] = field(default_factory=dict)  # how much there is to do, for the estimate
+    # The checked configuration, pickled; while planning and running.
+    config: bytes = field(default=b"", repr=False)
+    broken: bool = False  # not refused: the program failed on it, and `problem` is the traceback
+
+
+@dataclass
+class PlannedCell:
+    """A cell with its jobs, one for each seed."""
+
+    cell: Cell
+    jobs: list[Job]
+
+
+@dataclass
+class Plan:
+    """The jobs of a study at a scale."""
+
+    experiment: str
+    scale: str
+    cells: list[PlannedCell]
+    folders: tuple[str, ...] = ()  # the user's, one of which has the experiment's file
+    stamp: str = ""  # under which it was kept
+    remarks: list[str] = field(default_factory=list)  # what its trials chose
+
+    @classmethod
+    def read(cls, file: Path) -> Plan | None:
+        """A plan that was kept; None if it cannot be read."""
+        try:
+            content = json.loads(file.read_text())
+            cells = [_read_cell(kept) for kept in content["cells"]]
+            names = (content["experiment"], content["scale"])
+            remarks = [str(remark) for remark in content["remarks"]]
+            return cls(*names, cells, tuple(content["folders"]), str(content["stamp"]), remarks)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [job for planned in self.cells for job in planned.jobs]
+
+    @classmethod
+    def of_jobs(cls, experiment: Experiment, scale: str, jobs: list[Job]) -> Plan:
+        """Of jobs that are not the cells of the study."""
+        cells = [PlannedCell(Cell({}, (), (job.seed,)), [job]) for job in jobs]
+        return cls(experiment.name, scale, cells, experiment.folders)
+
+    def file(self, results: Path) -> Path:
+        return plan_file(results, self.experiment, self.scale)
+
+    def write(self, results: Path, stamp: str) -> None:
+        cells = [
+            {
+                "labels": planned.cell.labels,
+                "overrides": planned.cell.overrides,
+                "runs": [{key: getattr(job, key) for key in KEPT} for job in planned.jobs],
+            }
+            for planned in self.cells
+        ]
+        content = {
+            "experiment": self.experiment,
+            "scale": self.scale,
+            "folders": self.folders,
+            "stamp": stamp,
+            "remarks": self.remarks,
+            "cells": cells,
+        }
+        write_atomically(self.file(results), json.dumps(content, indent=1) + "\n")
+
+
+def _read_cell(kept: dict[str, Any]) -> PlannedCell:
+    jobs = [Job(**{key: run[key] for key in KEPT}) for run in kept["runs"]]
+    seeds = tuple(job.seed for job in jobs)
+    return PlannedCell(Cell(dict(kept["labels"]), tuple(kept["overrides"]), seeds), jobs)
+
+
+def plan_file(results: Path, experiment: str, scale: str) -> Path:
+    return results / "studies" / f"{experiment}.{scale}.json"
+
+
+def read_plan(results: Path, experiment: str, scale: str) -> tuple[Plan, str] | None:
+    """A plan that was kept, and the stamp under which it was made; None when there is none that can
+    be read.
+    """
+    file = plan_file(results, experiment, scale)
+    plan = Plan.read(file)
+    if plan is None or (plan.experiment, plan.scale) != (experiment, scale):
+        return None  # the last: somebody's copy of another one
+    return plan, plan.stamp
+
+
+def stamp(folders: Sequence[str] = ()) -> str:
+    """Changes with the configuration files, the program, the device and the datasets at hand: with
+    any run's id. `folders`: the user's own of configuration.
+    """
+    device = "cuda" if len(gpus()) else "cpu"
+    digest = hashlib.blake2b(device.encode(), digest_size=8)
+    places = [(config_folder(), (".yaml", ".csv")), (Path(__file__).parents[1], (".py",))]
+    places += [(Path(folder), (".yaml", ".csv", ".py")) for folder in folders]
+    for folder, suffixes in places:
+        for file in sorted(folder.rglob("*")):
+            if file.suffix in suffixes:
+                digest.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
+    root = data_root(None)
+    for file in sorted(root.glob("*/*")) if root.is_dir() else []:
+        facts = file.stat()
+        digest.update(f"{file.relative_to(root)} {facts.st_size} {facts.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def make_plans(
+    studies: Sequence[tuple[Experiment, str]],
+    results: Path,
+    processes: int,
+    told: Callable[[int, int], None],
+) -> list[Plan]:
+    """The plans of several studies. Those that were kept and still hold are taken as they are.
+
+    What could not be run is tried again: weights may have come meanwhile, or the machine may have
+    been short of memory.
+    """
+    stamps = {folders: stamp(folders) for folders in {study.folders for study, _ in studies}}
+    plans: list[Plan] = []
+    for experiment, scale in studies:
+        kept = read_plan(results, experiment.name, scale)
+        if (
+            kept is not None
+            and kept[1] == stamps[experiment.folders]
+            and _fits(kept[0], experiment)
+        ):
+            plans.append(kept[0])
+        else:
+            plans.append(_unplanned(experiment, scale))
+    experiments = [experiment for experiment, _ in studies]
+    settle(list(zip(experiments, plans, strict=True)), results, processes, told)
+    for plan in plans:
+        plan.write(results, stamps[plan.folders])
+    return plans
+
+
+def _fits(plan: Plan, experiment: Experiment) -> bool:
+    """Whether a plan has the cells of the experiment, which trials may have changed."""
+    planned = [planned.cell.overrides for planned in plan.cells]
+    return planned == [cell.overrides for cell in experiment.cells(plan.scale)]
+
+
+def _unplanned(experiment: Experiment, scale: str) -> Plan:
+    cells = [
+        PlannedCell(cell, [Job(experiment.job(cell, seed, scale), seed) for seed in cell.seeds])
+        for cell in experiment.cells(scale)
+    ]
+    plan = Plan(experiment.name, scale, cells, experiment.folders)
+    plan.remarks = list(experiment.remarks_on_trials)
+    return plan
+
+
+def settle(
+    planned: Sequence[tuple[Experiment, Plan]],
+    results: Path,
+    processes: int,
+    told: Callable[[int, int], None] = lambda done, wanted: None,
+) -> None:
+    """Find the folders of all jobs that have none, or why they cannot be run.
+
+    Hydra takes a tenth of a second for each, so jobs that differ in nothing but the name of their
+    experiment are composed once, and so are those that differ in their seeds alone.
+    """
+    alike: dict[tuple[str, ...], dict[int, list[Job]]] = {}
+    for experiment, plan in planned:
+        settings = experiment.settings()
+        for job in plan.jobs:
+            if not job.folder:
+                words = [word for word in job.words[1:] if word != f"seed={job.seed}"]
+                alike.setdefault((settings, *words), {}).setdefault(job.seed, []).append(job)
+    groups = [alike[key] for key in sorted(alike, key=_dataset)]
+    tasks = [([jobs[0] for jobs in seeds.values()], str(results)) for seeds in groups]
+    for place, done in enumerate(_in_processes(tasks, processes)):
+        for own in done:
+            for job in groups[place][own.seed]:
+                job.words = [job.words[0], *own.words[1:]]
+                for key in ("folder", "problem", "broken", "work", "config"):
+                    setattr(job, key, getattr(own, key))
+        told(place + 1, len(alike))
+
+
+def _dataset(words: tuple[str, ...]) -> str:
+    """What the words say of the dataset: jobs that share one are planned one after another."""
+    return " ".join(word for word in words[1:] if word.startswith("data"))
+
+
+def _in_processes(tasks: list[tuple[list[Job], str]], processes: int) -> Iterator[list[Job]]:
+    if processes == 1 or len(tasks) == 1:
+        yield from map(settle_jobs, tasks)
+        return
+    with pool_of(processes) as pool:
+        yield from pool.map(settle_jobs, tasks, chunksize=2)
+
+
+@contextmanager
+def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Forked workers that leave Ctrl-C and SIGTERM to the parent; one that is killed ends the
+    command with its reason.
+
+    What is loaded by then is frozen: a test of significance collects garbage every time, in all of
+    torch's objects.
+    """
+    fork = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(processes, mp_context=fork, initializer=_enter_pool)
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        words = (
+            "a process was ended by the system (it does that when memory runs out); the same"
+            " command goes on"
+        )
+        raise MachineFault(words) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _enter_pool() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()
+
+
+def settle_jobs(task: tuple[list[Job], str]) -> list[Job]:
+    """The folders of jobs that differ in their seeds alone, or why they cannot be run."""
+    (first, *others), results = task
+    try:
+        settled, prepared = settle_job(first, results)
+    except MissingData as error:
+        return [Job(job.words, job.seed, problem=str(error)) for job in (first, *others)]
+    if prepared is not None and _seeds_are_alike(first, prepared):
+        return [settled, *(_with_seed(settled, prepared, job) for job in others)]
+    return [settled, *(settle_job(job, results)[0] for job in others)]
+
+
+def settle_job(job: Job, results: str) -> tuple[Job, PreparedRun | None]:
+    """The job with its folder, or with the reason why it cannot be run.
+
+    MissingData is raised: every seed lacks them.
+    """
+    words, seed = job.words, job.seed
+    try:
+        return _settled(words, seed, results)
+    except MissingData:
+        raise
+    except BadInput as error:
+        return Job(words, seed, problem=str(error)), None
+    except (ValueError, *CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
+        return Job(words, seed, problem=explain(error, words)), None
+    except Exception:  # a fault of the program stays with its cell, too
+        return Job(words, seed, problem=traceback.format_exc(), broken=True), None
+
+
+def _settled(words: list[str], seed: int, results: str) -> tuple[Job, PreparedRun | None]:
+    config = compose_config([*words, f"results={results}"])
+    packed = pickle.dumps(config)  # now: the run's folder is noted in it
+    try:
+        data = None if _is_drawn(config.data) else _loaded(pickle.dumps(config.data))
+        prepared = train.prepare(config, data)
+    except MissingData:
+        archived = _archived(words, config, Path(results))
+        if archived is None:
+            raise
+        return Job(words, seed, archived, work=work_of(config)), None
+    folder = os.path.relpath(prepared.folder.path, results)
+    return Job(words, seed, folder, work=work_of(config), config=packed), prepared
+
+
+def _archived(words: list[str], config: Config, results: Path) -> str | None:
+    """The folder of an archived run with these words and settings: its data need not be here."""
+    for plan in _plans_of(results / ARCHIVE, words[0].removeprefix("experiment=")):
+        for job in (one for one in plan.jobs if one.words == words and one.folder):
+            run = RunFolder(results / ARCHIVE / job.folder)
+            # What is FedAvg by construction was run, and written, as FedAvg.
+            if has_settings(run, config) or has_settings(run, with_algorithm(config, "fedavg")):
+                return job.folder
+    return None
+
+
+@cache
+def _plans_of(archive: Path, experiment: str) -> list[Plan]:
+    plans = [Plan.read(plan_file(archive, experiment, scale)) for scale in SCALES]
+    return [plan for plan in plans if plan is not None]
+
+
+def _with_seed(like: Job, prepared: PreparedRun, job: Job) -> Job:
+    """The job of another seed, whose id needs no network: a seed changes no algorithm."""
+    config: Config = pickle.loads(like.config)  # packed here
+    seed = job.seed
+    if prepared.instead:  # by no seed's doing
+        config = with_algorithm(config, prepared.config.names["algo"])
+    config.scalars.seed = seed
+    config = replace(
+        config, tree={**config.tree, "seed": seed}, shown={**config.shown, "seed": seed}
+    )
+    fingerprint = prepared.data.fingerprint()
+    if _is_drawn(config.data):
+        fingerprint = config.data.for_run(seed).fingerprint()
+    clients = len(prepared.split.client_indices)
+    facts = (prepared.device, fingerprint, clients, prepared.kernels.name)
+    tree = identity(config, prepared.algorithm, *facts)
+    folder = f"runs/{label(config)}/{run_id(tree)}"
+    own = [word for word in like.words if word != f"seed={like.seed}"]
+    place = like.words.index(f"seed={like.seed}")
+    words = [*own[:place], f"seed={seed}", *own[place:]]
+    return Job(words, seed, folder, work=like.work, config=pickle.dumps(config))
+
+
+def _seeds_are_alike(job: Job, prepared: PreparedRun) -> bool:
+    """Whether another seed changes nothing of a run's identity but the seed and a drawn subset.
+
+    With pooled data the test set follows from the partition.
+    """
+    pooled = getattr(prepared.config.data, "pool", True)  # unknown of a class of somebody's own
+    return not pooled and not any("seed}" in word for word in job.words)
+
+
+def _is_drawn(data: Any) -> bool:
+    """Whether the examples of a dataset may depend on the seed: a part of them is drawn."""
+    return getattr(data, "subset", True) is not None or getattr(data, "validation", 1) > 0
+
+
+@lru_cache(maxsize=1)  # jobs come in the order of their datasets
+def _loaded(settings: bytes) -> Dataset:
+    """The examples of a dataset that are the same for every seed."""
+    unpacked: DatasetSettings = pickle.loads(settings)  # packed here
+    return unpacked.for_run(0)
+
+
+def compose_config(words: Sequence[str]) -> Config:
+    """What `fedbench <words>` would run."""
+    composed = compose_tree(words)
+    choices: dict[str, Any] = dict(composed.hydra.runtime.choices)
+    keys = [str(key) for key in composed if key != "hydra"]
+    return check(OmegaConf.masked_copy(composed, keys), choices)

@@ -1,0 +1,279 @@
+"""How each measure is read off the files of one run: a number, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import pandas as pd
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.statistics import entropy, first_reaching
+
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    BadZipFile,
+    SafetensorError,
+)  # what a damaged file raises
+MEGABYTE = 1e6
+COSTS = {  # measures of what it took to reach a target: their series and its unit
+    "rounds_to": ("round", "rounds"),
+    "bytes_to": ("bytes", "megabytes"),
+    "gradients_to": ("gradients", "gradients"),
+    "seconds_to": ("seconds", "seconds"),
+}
+ACCURACIES = ("best_accuracy", "final_accuracy", "mean_accuracy_last", "area")
+UNREACHED = (*COSTS, "stays_above")  # of less is better, and it may never be reached
+PERCENT = 100.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A number of one run; or why there is none, such as unreached up to `limit`."""
+
+    value: float | None
+    state: str = "ok"  # ok, missing, damaged, diverged, unreached, no target
+    limit: float | None = None
+
+
+def cost_series(run: StudyRun, kind: str) -> pd.Series:
+    """What the run had cost at every evaluated round: round, bytes (in megabytes, both ways),
+    gradients, seconds.
+    """
+    metrics = run.metrics
+    if kind == "bytes":
+        return (metrics.bytes_up + metrics.bytes_down) / MEGABYTE
+    return metrics[kind].astype(float)
+
+
+def _accuracy(key: str) -> Callable[..., Reading]:
+    return lambda study, cell, run, parameters: Reading(PERCENT * run.summary[key])
+
+
+def _mean_accuracy_last(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
+    """Over the evaluations in so many rounds at the end; the last one counts in any case."""
+    rounds = run.metrics["round"]
+    last = run.metrics.test_accuracy[rounds > rounds.iloc[-1] - int(parameters["rounds"])]
+    return Reading(PERCENT * float(last.mean()))
+
+
+def _area(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+    """The mean over rounds of the accuracy: the area under its curve, by the trapezoidal rule, for
+    a width of one.
+    """
+    rounds, accuracy = (
+        run.metrics["round"].to_numpy(float),
+        run.metrics.test_accuracy.to_numpy(float),
+    )
+    if len(rounds) < 2:
+        return Reading(PERCENT * float(accuracy.mean()))
+    return Reading(PERCENT * float(np.trapezoid(accuracy, rounds) / (rounds[-1] - rounds[0])))
+
+
+def _metric(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+    """A column at the last evaluated round, at that of the best accuracy, or its mean over all."""
+    if parameters["column"] not in run.metrics:
+        return Reading(None, "missing")
+    column = run.metrics.set_index("round")[parameters["column"]]
+    if "rounds" in parameters:  # evaluated in these rounds alone, the first and the last given
+        first, last = parameters["rounds"]
+        column = column[(column.index >= first) & (column.index <= (last or column.index[-1]))]
+        if column.empty:
+            return Reading(None, "missing")
+    places = {"final": column.index[-1:], "best": [run.summary["best_round"]], "mean": column.index}
+    value = float(column[places[parameters.get("at", "final")]].mean(skipna=False))
+    factor = PERCENT if parameters.get("percent") else 1.0
+    return Reading(factor * value) if np.isfinite(value) else Reading(None, "missing")
+
+
+def _last_third(rounds: pd.Series) -> pd.Series:
+    return rounds > rounds.iloc[-1] - rounds.iloc[-1] / 3
+
+
+def _oscillation(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
+    """The mean absolute change of the accuracy from one evaluation to the next, in points, over the
+    last third of the rounds.
+    """
+    late = run.metrics.test_accuracy[_last_third(run.metrics["round"])]
+    changes = late.diff().abs().dropna()
+    return Reading(PERCENT * float(changes.mean())) if len(changes) else Reading(None, "missing")
+
+
+def _stays_above(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
+    """The first evaluated round from which on the accuracy is above that of another cell, with the
+    same seed, to the end.
+    """
+    other = sibling(study, cell, parameters["cell"])
+    same = [own for own in (other.finished if other else []) if own.seed == run.seed]
+    if not same:
+        return Reading(None, "no target")
+    name = parameters.get("column", "test_accuracy")
+    own, theirs = (one.metrics.set_index("round")[name] for one in (run, same[0]))
+    ahead = (own - theirs).dropna() > 0
+    last = float(ahead.index[-1])
+    behind = ahead.index[~ahead]
+    after = ahead.index if behind.empty else ahead.index[ahead.index > behind[-1]]
+    if after.empty:
+        return Reading(None, "unreached", limit=last)
+    return Reading(float(after[0]), limit=last)
+
+
+def _cost_to(kind: str) -> Callable[..., Reading]:
+    def read(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+        target = target_of(study, cell, run, parameters["target"])
+        if target is None:
+            return Reading(None, "no target")
+        costs = cost_series(run, kind)
+        cost = first_reaching(
+            list(costs), list(run.metrics.test_accuracy), target, int(parameters.get("window", 1))
+        )
+        return Reading(cost, "ok" if cost is not None else "unreached", limit=float(costs.iloc[-1]))
+
+    return read
+
+
+def target_of(study: Study, cell: StudyCell, run: StudyRun, target: Any) -> float | None:
+    """A number; or one for each label of an axis; or what another cell reached at best with the
+    same seed.
+    """
+    if not isinstance(target, dict):
+        return float(target)
+    if "best_of" in target:
+        other = sibling(study, cell, target["best_of"])
+        same = [own for own in (other.finished if other else []) if own.seed == run.seed]
+        return float(same[0].summary["best_accuracy"]) if same else None
+    (axis, numbers), *_ = target.items()
+    return next(
+        (float(number) for label, number in numbers.items() if str(label) == cell.labels[axis]),
+        None,
+    )
+
+
+def _seconds(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+    return Reading(float(run.summary["train_seconds"]))
+
+
+def _megabytes(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+    """Sent and received by all clients together, in all rounds."""
+    return Reading(float(cost_series(run, "bytes").iloc[-1]))
+
+
+def _round_seconds(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
+    """The mean time of a round, with its evaluation."""
+    last = run.metrics.iloc[-1]
+    return Reading(float(last["seconds"] / last["round"]))
+
+
+def last_rounds(clients: pd.DataFrame, rounds: int | None) -> pd.DataFrame:
+    """The rows of clients.csv of so many rounds at the end; None = of all."""
+    return (
+        clients
+        if rounds is None
+        else clients[clients["round"] > clients["round"].max() - int(rounds)]
+    )
+
+
+def _client_column(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
+    """A column of clients.csv, mean over rounds of what `of` says of the clients of a round, or of
+    one `client`.
+
+    mean, their spread (standard deviation), or entropy: of the values as shares of their sum.
+    """
+    table = last_rounds(run.table("clients.csv"), parameters.get("last"))
+    if "third" in parameters:  # the first or the last third of the rounds
+        end = run.metrics["round"].iloc[-1] / 3
+        early, late = table["round"] <= end, table["round"] > 2 * end
+        table = table[early if parameters["third"] == "first" else late]
+    if parameters["column"] not in table:
+        return Reading(None, "missing")
+    table = table.dropna(subset=[parameters["column"]])
+    if "client" in parameters:
+        table = table[table["client"] == parameters["client"]]
+    kinds: dict[str, Callable[..., Any]] = {"mean": np.mean, "spread": np.std, "entropy": entropy}
+    of = kinds[parameters.get("of", "mean")]
+    rounds = [of(own.to_numpy(float)) for _, own in table.groupby("round")[parameters["column"]]]
+    value = float(np.mean(rounds)) if rounds else np.nan
+    return Reading(value) if np.isfinite(value) else Reading(None, "missing")
+
+
+def _set_size(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+    """The mean size of conformal prediction sets at a level."""
+    table = run.table("conformal.csv")
+    own = table[table["method"] == parameters.get("rule", "threshold")]
+    found = own[np.isclose(own["level"], parameters["level"])]
+    return Reading(float(found["size"].iloc[0])) if len(found) else Reading(None, "missing")
+
+
+def _gradient_norm(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
+    """Of the norms of all layers (or of one), clients and rounds (or the `last` ones): mean,
+    variance or maximum.
+    """
+    table = last_rounds(run.table("clients.csv"), parameters.get("last"))
+    columns = [name for name in table if name.startswith("gradient_norm/")]
+    if "layer" in parameters:  # a name, or a place: 0 is the first, -1 the last
+        place = parameters["layer"]
+        columns = columns[place:][:1] if isinstance(place, int) else [f"gradient_norm/{place}"]
+    norms = table[columns].to_numpy(float)
+    norms = norms[np.isfinite(norms)]
+    if not norms.size:
+        return Reading(None, "missing")
+    kinds: dict[str, Callable[..., Any]] = {"mean": np.mean, "variance": np.var, "maximum": np.max}
+    return Reading(float(kinds[parameters["of"]](norms)))
+
+
+def _distance_to(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
+    """The Euclidean distance between the final models, with the same seed, hence from the same
+    initial weights.
+    """
+    other = sibling(study, cell, parameters["cell"])
+    same = [own for own in (other.finished if other else []) if own.seed == run.seed]
+    if not same:
+        return Reading(None, "missing")
+    own, theirs = (load_file(one.file("model.safetensors")) for one in (run, same[0]))
+    squares = [float(((own[name].astype(np.float64) - theirs[name]) ** 2).sum()) for name in own]
+    return Reading(float(np.sqrt(sum(squares))))
+
+
+def sibling(study: Study, cell: StudyCell, changed: dict[str, str]) -> StudyCell | None:
+    return study.find({**cell.labels, **{axis: str(label) for axis, label in changed.items()}})
+
+
+READERS: dict[str, Callable[..., Reading]] = {
+    "best_accuracy": _accuracy("best_accuracy"),
+    "final_accuracy": _accuracy("final_accuracy"),
+    "mean_accuracy_last": _mean_accuracy_last,
+    "area": _area,
+    "metric": _metric,
+    "oscillation": _oscillation,
+    "stays_above": _stays_above,
+    **{name: _cost_to(kind) for name, (kind, _) in COSTS.items()},
+    "seconds": _seconds,
+    "round_seconds": _round_seconds,
+    "megabytes": _megabytes,
+    "client_column": _client_column,
+    "set_size": _set_size,
+    "gradient_norm": _gradient_norm,
+    "distance_to": _distance_to,
+}

@@ -1,0 +1,103 @@
+"""Write the tables, figures and the report of planned studies; nothing is run."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fedbench.core.files import write_atomically
+from fedbench.core.machine import available_cores
+from fedbench.report.claims import mark_repeats
+from fedbench.report.entry import build_entry
+from fedbench.report.experiment import load, names
+from fedbench.report.ledger import status_of, study_of
+from fedbench.report.model import Entry
+from fedbench.report.page import write_page
+from fedbench.report.plan import Plan, pool_of
+from fedbench.report.text import csv_rows, latex, markdown
+from fedbench.report.wandb import publish
+
+
+def render_all(
+    plans: list[Plan],
+    results: Path,
+    console: Console,
+    wandb: bool = False,
+    beside: Sequence[Plan] = (),
+) -> list[Entry]:
+    """One experiment after another, in as many processes as there are cores, then the page of all.
+
+    `beside`: experiments that are in the page, too, but that nobody asked for, so that they are not
+    sent to W&B again.
+    """
+    order = {name: place for place, name in enumerate(names())}  # users' own ones come last
+    tasks = [
+        (plan, results)
+        for plan in sorted(
+            [*plans, *beside], key=lambda plan: order.get(plan.experiment, len(order))
+        )
+    ]
+    entries = []
+    processes = min(available_cores(), len(tasks))
+    with console.status("rendering") as status, pool_of(processes) as pool:
+        for number, entry in enumerate(pool.map(render, tasks), start=1):
+            entries.append(entry)
+            status.update(f"rendering: {number} of {len(tasks)} experiments")
+    mark_repeats(entries)
+    write_page(entries, results / "report" / "index.html", results)
+    if wandb:
+        asked = {plan.experiment for plan in plans}
+        for entry in entries:
+            if entry.name in asked:
+                publish(entry, results)
+    return entries
+
+
+def render(task: tuple[Plan, Path]) -> Entry:
+    """The files of one experiment. One that cannot be rendered says why, and does not keep the
+    others from it.
+    """
+    plan, results = task
+    try:
+        entry = build_entry(study_of(plan, results), results)
+    except Exception:
+        entry = _unrendered(plan, results, traceback.format_exc())
+    write_tables(entry, results / "tables" / entry.scale / plan.experiment)
+    return entry
+
+
+def write_tables(entry: Entry, stem: Path) -> None:
+    """`stem`.md and, when there are numbers, `stem`.csv and `stem`.tex."""
+    page, numbers, print_ready = (
+        stem.with_name(f"{stem.name}.{kind}") for kind in ("md", "csv", "tex")
+    )
+    write_atomically(page, markdown(entry, stem.parent))
+    if entry.grids:
+        write_atomically(numbers, csv_rows(entry))
+        tables = [latex(grid, entry.footnotes) for grid in entry.grids]
+        write_atomically(print_ready, "\n\n".join(tables))
+    else:  # no numbers of an earlier rendering are left beside a page that has none
+        numbers.unlink(missing_ok=True)
+        print_ready.unlink(missing_ok=True)
+
+
+def _unrendered(plan: Plan, results: Path, problem: str) -> Entry:
+    experiment = load(plan.experiment, plan.folders)
+    return Entry(
+        name=experiment.name,
+        paper=experiment.paper,
+        number=experiment.number,
+        title=experiment.title,
+        scale=experiment.scale_name(plan.scale),
+        command=experiment.command(plan.scale),
+        reduction=experiment.reduction(plan.scale),
+        stand_in="",
+        seeds=[],
+        done=sum(status_of(job, results).done for job in plan.jobs),
+        wanted=len(plan.jobs),
+        problems=[f"This experiment could not be rendered:\n{problem}"],
+        unrendered=True,
+    )

@@ -1,0 +1,70 @@
+"""`study.tune`: settings chosen by trials on validation data, the same number for every method.
+
+A trial is an ordinary run of a cell with one seed, which holds out a part of the training data. The
+best one by its validation accuracy gives the settings with which the cell is run on all seeds; with
+the trials' own seed that is the trial itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedbench.report.experiment import Cell, Experiment
+from fedbench.report.plan import Job, Plan, PlannedCell
+from fedbench.report.spec import SMOKE, trials_of, tuned_labels
+from fedbench.runs.archive import find_run
+from fedbench.runs.objective import objective
+
+AT_SMOKE = 2  # trials of a label, to exercise the plumbing
+TRIAL = "trial"
+
+
+def trial_plan(experiment: Experiment, scale: str) -> Plan:
+    """The trials of a study. Where several cells share their settings, the first one is tried."""
+    tune = experiment.tune
+    assert tune is not None
+    labels = tuned_labels(experiment.axes, tune)
+    tried: dict[tuple[str, ...], Cell] = {}
+    for cell in experiment.cells(scale):
+        if cell.labels[tune.axis] in labels:
+            tried.setdefault(experiment.tuned_key(cell.labels), cell)
+    cells = []
+    for cell in tried.values():
+        trials = trials_of(tune, cell.labels[tune.axis])
+        for words in trials[:AT_SMOKE] if scale == SMOKE else trials:
+            trial = _with_words(cell, words, tune.seed)
+            job = Job(experiment.job(trial, tune.seed, scale), tune.seed)
+            cells.append(PlannedCell(trial, [job]))
+    return Plan(experiment.name, scale, cells, experiment.folders)
+
+
+def _with_words(cell: Cell, words: tuple[str, ...], seed: int) -> Cell:
+    given = {word.partition("=")[0]: word for word in (*cell.overrides, *words)}
+    return Cell({**cell.labels, TRIAL: " ".join(words)}, tuple(given.values()), (seed,))
+
+
+def tuned(experiment: Experiment, trials: Plan, results: Path) -> Experiment | None:
+    """The experiment with what its trials chose; None if one of them is not finished."""
+    scores: dict[tuple[str, ...], dict[str, float]] = {}
+    for planned in trials.cells:
+        (job,) = planned.jobs
+        score = objective(None, find_run(results, job.folder).path) if job.folder else None
+        if score is None:
+            return None
+        key = experiment.tuned_key(planned.cell.labels)
+        scores.setdefault(key, {})[planned.cell.labels[TRIAL]] = score
+    chosen, remarks = {}, []
+    for key, own in scores.items():
+        best = max(own, key=lambda words: own[words])  # of equals the first
+        chosen[key] = tuple(best.split(" "))
+        remarks.append(
+            f"{', '.join(key)}: {best}, the best of {len(own)} trials by its validation accuracy"
+            f" ({100 * own[best]:.2f} %, seed {_seed(experiment)})"
+        )
+    return replace(experiment, chosen=chosen, remarks_on_trials=remarks)
+
+
+def _seed(experiment: Experiment) -> int:
+    assert experiment.tune is not None
+    return experiment.tune.seed

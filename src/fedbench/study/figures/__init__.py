@@ -1,8 +1,0 @@
-"""Figures of a study, a module a family of forms: `draw` makes them, `save` writes them, `describe`
-says them.
-"""
-
-from fedbench.study.figures.draw import FORMS, draw
-from fedbench.study.figures.files import describe, save
-
-__all__ = ["FORMS", "describe", "draw", "save"]

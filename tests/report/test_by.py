@@ -1,0 +1,114 @@
+"""Any runs of a folder side by side by their settings, as after a sweep."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+from support.study_folders import metrics
+
+from fedbench.core.errors import BadInput
+from fedbench.report import cli
+from fedbench.report.by import render_by, study_by
+from fedbench.runs.folder import checksum_of
+
+ACCURACY = {  # by algorithm and alpha, of seeds 0, 1 and 2
+    ("fedavg", 0.1): (0.50, 0.55, 0.52),
+    ("fedprox", 0.1): (0.52, 0.574, 0.541),
+    ("fedavg", 1.0): (0.70, 0.72, 0.74),
+    ("fedprox", 1.0): (0.71, 0.725, 0.73),
+}
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    for (algo, alpha), numbers in ACCURACY.items():
+        for seed, accuracy in enumerate(numbers):
+            write(tmp_path / "runs" / algo / f"{alpha}-{seed}", algo, alpha, seed, accuracy)
+    return tmp_path
+
+
+def write(folder: Path, algo: str, alpha: float, seed: int, accuracy: float, lr: float = 0.1):
+    config = {"seed": seed, "client": {"lr": lr}, "partition": {"alpha": alpha}}
+    config |= {"algo": {"name": algo}, "choices": {"algo": algo, "hydra/launcher": "basic"}}
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    metrics(0.1, accuracy)["metrics.csv"].to_csv(folder / "metrics.csv", index=False)
+    data = {"name": "digits", "source": "real", "note": "", "fingerprint": "f"}
+    summary = {"status": "finished", "data": data, "scoring": "global", "caveats": [], "files": {}}
+    summary |= {"final_accuracy": accuracy, "best_accuracy": accuracy, "best_round": 2}
+    summary |= {"partition_hash": "x", "git_commit": "0123456789", "git_dirty": False}
+    text = json.dumps({**summary, "checksum": checksum_of(summary)})
+    (folder / "summary.json").write_text(text)
+
+
+def test_table_figures_and_differences_of_a_sweep(results):
+    entry, page = render_by(results, ["algo", "partition.alpha"])
+    assert (entry.done, entry.wanted, entry.seeds) == (12, 12, [0, 1, 2])
+    levels, best, final = entry.grids
+    assert [row.labels for row in levels.rows] == [["fedavg"], ["fedprox"]]
+    assert levels.rows[0].cells[0].measured == "52.33 ± 2.52"
+    assert [row.labels for row in best.rows] == [["fedavg - fedprox"]]
+    assert best.columns == [["partition.alpha 0.1"], ["partition.alpha 1.0"]]
+    own, other = (100 * np.array(ACCURACY[name, 0.1]) for name in ("fedavg", "fedprox"))
+    test = stats.ttest_rel(own, other)
+    low, high = test.confidence_interval(0.95)
+    corrected = 2 * test.pvalue  # the other panel's p is larger
+    text = f"{np.mean(own - other):+.2f} [{low:+.2f}, {high:+.2f}], p {corrected:.2g}"
+    assert best.rows[0].cells[0].measured == final.rows[0].cells[0].measured == text
+    assert len(entry.pictures) == 2
+    assert all(picture.svg.is_file() for picture in entry.pictures)
+    tables = results / "tables"
+    assert {file.suffix for file in tables.glob("by-algo-partition.alpha.*")} == {
+        ".md",
+        ".csv",
+        ".tex",
+    }
+    body = page.read_text().partition("<main")[2].partition("<script>")[0]
+    shown = re.sub("<[^>]*>", "", body) + (tables / "by-algo-partition.alpha.md").read_text()
+    assert not re.search("paper|publish|claim|verdict|reproduc", shown, flags=re.IGNORECASE)
+
+
+def test_runs_that_the_settings_do_not_tell_apart(results):
+    with pytest.raises(
+        BadInput, match=r"--by=algo: runs .* differ in partition.alpha \(0.1, 1.0\)"
+    ):
+        study_by(results, ["algo"])
+    write(results / "runs" / "fedavg" / "again", "fedavg", 0.1, 0, 0.5, lr=0.2)
+    with pytest.raises(BadInput, match=r"differ in client.lr \(0.1, 0.2\): name it, too"):
+        study_by(results, ["algo", "partition.alpha"])
+    study = study_by(results, ["client.lr", "algo", "partition.alpha"])
+    assert len(study.cells) == 5
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        ("algos", "--by=algos: did you mean 'algo'?"),
+        ("seed", "--by=seed: "),
+        ("algo,partition.alfa", "--by=partition.alfa: did you mean 'partition.alpha'?"),
+    ],
+)
+def test_a_misspelt_setting_is_one_line(results, by, words):
+    with pytest.raises(BadInput) as caught:
+        study_by(results, by.split(","))
+    assert words in str(caught.value)
+
+
+def test_a_folder_without_runs(tmp_path):
+    with pytest.raises(BadInput, match="there is no finished run"):
+        study_by(tmp_path, ["algo"])
+
+
+def test_the_command_line_renders_by_settings(results, capsys, monkeypatch):
+    words = ["fedbench-tables", "render", str(results), "--by", "algo,partition.alpha"]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert "By algo, partition.alpha: 12 runs, 3 tables" in capsys.readouterr().out

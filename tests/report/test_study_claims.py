@@ -1,0 +1,327 @@
+"""Claims of the papers, judged on the runs of a study: what is compared with what, in whose favour,
+and what decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from support.study_folders import experiment, metrics, study
+
+from fedbench.report.claims import judge_claims, mark_repeats
+from fedbench.report.entry import _all_measures, build_entry
+from fedbench.report.experiment import Experiment, Published
+from fedbench.report.frame import run_frame
+from fedbench.report.model import Claim
+from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.table import Values
+
+SHOW = {"form": "table", "rows": ["method"], "measures": {"Best": "best_accuracy"}}
+AXES = {"method": {"A": "", "B": "", "C": ""}, "data": {"X": "", "Y": ""}}
+BEST = {"text": "A is best", "better": "A", "than": ["B", "C"]}
+# By method and dataset, of seeds 0, 1 and 2; every seed is easier or harder for all.
+EASE = (0.0, 0.06, -0.05)
+OWN = {
+    ("A", "X"): (0.80, 0.801, 0.802),
+    ("A", "Y"): (0.60, 0.602, 0.601),
+    ("B", "X"): (0.78, 0.78, 0.781),
+    ("B", "Y"): (0.57, 0.571, 0.57),
+    ("C", "X"): (0.79, 0.793, 0.791),
+    ("C", "Y"): (0.61, 0.63, 0.612),
+}
+
+
+def made(*claims: dict[str, Any], show: dict | None = None, **fields: Any) -> Experiment:
+    return experiment(show or SHOW, fields.pop("axes", AXES), claims=list(claims), **fields)
+
+
+def curves(labels: dict[str, str], seed: int) -> dict[str, Any]:
+    return metrics(OWN[labels["method"], labels["data"]][seed] + EASE[seed])
+
+
+def judge(
+    folder: Path, one: Experiment, files=curves, published: tuple = (), **given: Any
+) -> list[Claim]:
+    found = study(folder, one, files, **given)
+    return judge_claims(Values(found, _all_measures(found)), list(published))
+
+
+def printed(method: str, value: float | None, std: float | None = None, **labels: str) -> Published:
+    flag = "star" if value is None else ""
+    return Published({"method": method, **labels}, "Best", str(value), value, std, flag)
+
+
+def test_differences_are_paired_by_seed_and_in_points(tmp_path):
+    (claim,) = judge(tmp_path, made({**BEST, "than": "B", "where": {"data": "X"}}))
+    (one,) = claim.comparisons
+    (panel,) = one.panels
+    own, other = (np.array(OWN[name, "X"]) + EASE for name in "AB")
+    test = stats.ttest_rel(100 * own, 100 * other)
+    interval = test.confidence_interval(0.95)
+    assert (panel.mean, panel.low, panel.high) == pytest.approx(
+        (100 * np.mean(own - other), interval.low, interval.high)
+    )
+    assert (claim.outcome, panel.seeds, claim.unit) == ("supported", 3, "points")
+    assert claim.detail == "+2.07 [+1.92, +2.21] points"
+
+
+def test_a_claim_is_supported_by_all_comparisons_and_contradicted_by_one(tmp_path):
+    whole, only, other = judge(
+        tmp_path,
+        made(BEST, {**BEST, "than": ["B"]}, {**BEST, "where": {"data": ["Y"]}, "than": ["C"]}),
+    )
+    assert only.outcome == "supported"
+    assert [one.outcome for one in whole.comparisons] == ["supported", "undecided"]
+    assert whole.outcome == "undecided"  # better than C on X, worse on Y
+    assert whole.detail.startswith("against C: ")  # the least favourable first
+    assert other.outcome == "undecided"
+    steady = {**OWN, ("C", "X"): (0.81, 0.812, 0.811), ("C", "Y"): (0.61, 0.613, 0.611)}
+    (lost,) = judge(
+        tmp_path / "lost",
+        made(BEST),
+        lambda labels, seed: metrics(steady[labels["method"], labels["data"]][seed] + EASE[seed]),
+    )
+    assert [one.outcome for one in lost.comparisons] == ["supported", "contradicted"]
+    assert lost.outcome == "contradicted"
+
+
+def test_the_published_difference_stands_beside_the_measured_one(tmp_path):
+    numbers = (
+        printed("A", 81.0, data="X"),
+        printed("B", 80.0, data="X"),
+        printed("A", 61.0, data="Y"),
+        printed("B", 58.0, data="Y"),
+        printed("C", None, data="X"),
+    )
+    (claim,) = judge(tmp_path, made(BEST), published=numbers)
+    against_b, against_c = claim.comparisons
+    assert [panel.published for panel in against_b.panels] == [1.0, 3.0]
+    assert against_b.published == 2.0
+    assert against_c.published is None  # a star is no number to subtract
+    assert ", published +2.00, 2 of 2 panels" in claim.detail
+
+
+def test_rounds_count_the_other_way_round(tmp_path):
+    show = {**SHOW, "measures": {"Rounds": {"name": "rounds_to", "target": 0.5}}}
+    one = made({"text": "A is fastest", "better": "A", "than": ["B"]}, show=show)
+    reached = {"A": (2, 3, 2), "B": (5, 7, 6), "C": (1, 1, 1)}
+
+    def files(labels, seed):
+        return metrics(*[0.1] * (reached[labels["method"]][seed] - 1), 0.5)
+
+    (claim,) = judge(tmp_path, one, files)
+    assert claim.outcome == "supported"
+    assert claim.comparisons[0].mean == pytest.approx(11 / 3)
+    (turned,) = judge(
+        tmp_path / "2", made({**one.claims[0], "better": "B", "than": "A"}, show=show), files
+    )
+    assert (turned.outcome, turned.comparisons[0].mean) == ("contradicted", pytest.approx(-11 / 3))
+
+
+def test_replaced_networks_and_stand_in_data_decide_nothing(tmp_path):
+    scales = {"decisive": {"reduction": "less", "extra": {"data": {"Y": "model=lenet"}}}}
+    (claim,) = judge(tmp_path, made({**BEST, "than": "B"}, scales=scales), scale="decisive")
+    (one,) = claim.comparisons
+    assert [panel.outcome for panel in one.panels] == ["supported", "not testable"]
+    assert one.panels[1].reason == "this scale runs model=lenet instead"
+    assert ", 1 of 2 panels" in claim.detail
+    assert claim.comparisons[0].mean == pytest.approx(one.panels[0].mean)
+    (all_of_it,) = judge(tmp_path / "2", made(BEST), data={"source": "synthetic"})
+    assert (all_of_it.outcome, all_of_it.detail) == (
+        "not testable",
+        "stand-in data instead of mnist",
+    )
+
+
+def test_what_cannot_be_run_here_is_not_testable_and_says_why(tmp_path):
+    (claim,) = judge(tmp_path, made(BEST), status=lambda labels, seed: "refused")
+    assert (claim.outcome, claim.detail) == ("not testable", "client.lr=0: above 0 is allowed")
+    (later,) = judge(tmp_path / "2", made(BEST), status=lambda labels, seed: "missing")
+    assert (later.outcome, later.comparisons[0].panels[0].reason) == ("undecided", "not run yet")
+    kept = {"decisive": {"reduction": "less", "keep": {"method": ["B", "C"]}}}
+    (gone,) = judge(tmp_path / "3", made(BEST, scales=kept), scale="decisive")
+    assert (gone.outcome, gone.detail) == ("not testable", "left out at this scale")
+
+
+def test_a_claim_that_nothing_measures_says_why(tmp_path):
+    said, unsaid, aimless = judge(
+        tmp_path,
+        made(
+            {"text": "it is elegant", "untestable": "elegance has no unit"},
+            {"text": "it is fast"},
+            {**BEST, "measure": "Speed"},
+        ),
+    )
+    assert {claim.outcome for claim in (said, unsaid, aimless)} == {"not testable"}
+    assert said.detail == "elegance has no unit"
+    assert unsaid.detail == "no measure of this program can test it"
+    assert aimless.detail == "its measure is not taken here"
+
+
+def test_smoke_judges_nothing(tmp_path):
+    one = study(
+        tmp_path / "runs",
+        made(BEST),
+        curves,
+        scale="smoke",
+        facts=lambda *_: {"partition_hash": "x"},
+    )
+    entry = build_entry(one, tmp_path)
+    assert [claim.outcome for claim in entry.claims] == [""]
+    assert entry.state == "plumbing only"
+    assert sum(entry.outcomes().values()) == 0
+    assert {cell.verdict for row in entry.grids[0].rows for cell in row.cells} == {"unpublished"}
+
+
+def test_on_a_par(tmp_path):
+    """A margin of a point, or of two published standard deviations when that is more."""
+    par = {"text": "A is on a par with C", "equal": "A", "to": ["C"], "where": {"data": "X"}}
+    narrow, wide = made(par), made({**par, "margin": 2})
+    assert judge(tmp_path / "1", narrow)[0].outcome == "undecided"  # 0.97 points
+    assert judge(tmp_path / "2", wide)[0].outcome == "supported"
+    noisy = (printed("A", 81.0, 0.8, data="X"),)
+    assert judge(tmp_path / "3", narrow, published=noisy)[0].outcome == "supported"
+    show = {**SHOW, "measures": {"Seconds": "seconds"}}
+    assert judge(tmp_path / "4", made(par, show=show))[0].outcome == "not testable"
+
+
+def test_a_gain_within_a_range(tmp_path):
+    claim = {**BEST, "than": "B", "where": {"data": "X"}}
+    inside, below, above = judge(
+        tmp_path,
+        made({**claim, "by": [1, 3]}, {**claim, "by": [3, 4]}, {**claim, "by": [2, 3]}),
+    )
+    assert [one.outcome for one in (inside, below, above)] == [
+        "supported",
+        "contradicted",
+        "undecided",
+    ]
+
+
+def test_one_measure_above_another_of_the_same_run(tmp_path):
+    show = {**SHOW, "measures": {"Best": "best_accuracy", "Final": "final_accuracy"}}
+    claim = {"text": "it falls", "measure": "Best", "above": "Final", "where": {"method": "A"}}
+
+    def files(labels, seed):
+        drop = 0.02 + seed / 1000 if labels["data"] == "X" else 0.0
+        return metrics(0.8 + EASE[seed], 0.8 + EASE[seed] - drop)
+
+    (found,) = judge(tmp_path, made(claim, show=show), files)
+    assert [(one.setting, one.outcome) for one in found.comparisons[0].panels] == [
+        ("A, X", "supported"),
+        ("A, Y", "undecided"),
+    ]
+
+
+def test_all_numbers_below_one(tmp_path):
+    claim = {"text": "errs", "below": 70, "measure": "Best", "where": {"method": "A"}}
+    (found,) = judge(tmp_path, made(claim))
+    assert [one.outcome for one in found.comparisons[0].panels] == ["undecided", "undecided"]
+    (low,) = judge(tmp_path / "2", made({**claim, "below": 30}))
+    assert low.outcome == "contradicted"
+    assert found.comparisons[0].panels[1].mean == pytest.approx(
+        70 - 100 * np.mean(np.array(OWN["A", "Y"]) + EASE)
+    )
+
+
+def test_another_axis(tmp_path):
+    claim = {"text": "X is easier", "axis": "data", "better": "X", "than": "Y"}
+    (found,) = judge(tmp_path, made(claim))
+    assert found.outcome == "supported"
+    assert [panel.setting for panel in found.comparisons[0].panels] == ["A", "B", "C"]
+
+
+def test_further_readings_and_repeated_claims_are_not_counted(tmp_path):
+    study(tmp_path / "runs", made(), curves, facts=lambda *_: {"partition_hash": "x"})
+
+    def entry(number: str, *claims: dict, **fields: Any):
+        """An experiment of its own on the same run folders."""
+        one = made(*claims, **fields)
+        cells = []
+        for place, cell in enumerate(one.cells("paper")):
+            folders = {seed: tmp_path / "runs" / f"{place}-{seed}" for seed in cell.seeds}
+            runs = [StudyRun(seed, folder, "finished") for seed, folder in folders.items()]
+            cells.append(StudyCell(cell, runs))
+        found = build_entry(Study(one, "paper", cells), tmp_path)
+        found.number = number
+        return found
+
+    part = {**BEST, "where": {"data": "X"}, "text": "A is best on X"}
+    turned = {"text": "B is best", "better": "B", "than": ["A"]}
+    table = entry("Table 1", BEST, turned, readings=["C"])
+    figure = entry("Figure 1", part, turned, {**BEST, "measure": "Best", "than": "B"})
+    mark_repeats([table, figure])
+    assert [claim.reading for claim in table.claims] == [True, False]  # C is a further reading
+    assert [claim.repeats for claim in figure.claims] == ["", "Table 1", ""]
+    table = entry("Table 1", BEST, turned)
+    mark_repeats([table, figure])
+    assert [claim.repeats for claim in figure.claims] == ["Table 1", "Table 1", "Table 1"]
+    assert sum(figure.outcomes().values()) == 0
+    assert table.outcomes() == {
+        "supported": 0,
+        "contradicted": 1,
+        "undecided": 1,
+        "not testable": 0,
+    }
+    assert (table.state, figure.state) == ("partly decided", "decided")
+    figure.paper = "Another paper"
+    mark_repeats([table, figure])
+    assert [claim.repeats for claim in figure.claims] == ["", "", ""]
+
+
+def test_p_values_are_counted(tmp_path):
+    show = {
+        **SHOW,
+        "measures": {"p": {"name": "mcnemar", "against": {"method": "A"}}},
+    }
+    labels = np.zeros(60, np.int64)
+
+    def files(names, seed):
+        wrong = labels.copy()
+        wrong[: {"A": 0, "B": 30, "C": 2}[names["method"]]] = 1
+        return metrics(0.5) | {"predictions.npz": {"labels": labels, "best": wrong, "final": wrong}}
+
+    claim = {"text": "all significant", "below": 0.05, "measure": "p", "where": {"data": "X"}}
+    (found,) = judge(tmp_path / "1", made(claim, show=show), files)
+    assert (found.outcome, found.detail) == ("contradicted", "1 of 2 cells below 0.05; not: C, X")
+    (good,) = judge(tmp_path / "2", made({**claim, "where": {"method": "B"}}, show=show), files)
+    assert (good.outcome, good.detail) == ("supported", "2 of 2 cells below 0.05")
+    (few,) = judge(
+        tmp_path / "3", made({**claim, "where": {"method": "B"}}, show=show, seeds=[0]), files
+    )
+    assert few.outcome == "undecided"
+
+
+def test_a_row_a_run(tmp_path):
+    show = {
+        **SHOW,
+        "measures": {
+            "Best": "best_accuracy",
+            "Rounds": {"name": "rounds_to", "target": 0.61},
+            "Speed-up": {"name": "speed_up", "of": "Rounds", "baseline": {"method": "A"}},
+        },
+    }
+    one = study(
+        tmp_path,
+        made(show=show),
+        lambda labels, seed: metrics(0.2, 0.6 + seed / 100 + (labels["method"] == "B") / 50),
+        lambda labels, seed: "diverged" if labels["method"] == "C" else "finished",
+    )
+    frame = run_frame(Values(one, _all_measures(one)))
+    assert len(frame) == 18
+    assert list(frame.columns) == [
+        *("method", "data", "seed", "status", "folder", "problem", "excluded"),
+        *("Best", "Rounds", "Rounds tried", "Speed-up"),
+    ]
+    first = frame[(frame["method"] == "A") & (frame["data"] == "X")]
+    assert list(first["Best"]) == pytest.approx([60, 61, 62])
+    assert list(first["Rounds"]) == [math.inf, 2, 2]
+    assert list(first["Rounds tried"]) == [2, 2, 2]
+    second = frame[(frame["method"] == "B") & (frame["data"] == "X")]
+    assert second["Speed-up"].isna().tolist() == [True, False, False]  # A never got there
+    assert frame[frame["method"] == "C"]["Best"].isna().all()

@@ -1,0 +1,293 @@
+"""Every file of conf/experiment: it says what it runs, its numbers are whole, and Hydra reads it as
+the studies do.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import permutations
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+from support import experiments as runnable
+
+from fedbench.config.validate import config_folder
+from fedbench.report import experiment as experiments
+from fedbench.report.claims import listed
+from fedbench.report.experiment import FLAGS, REFERENCE, Experiment, names
+from fedbench.report.measures import DERIVED, READERS, as_measure, measures_of
+from fedbench.report.spec import SCALES
+
+NAMES = names()
+load = cache(experiments.load)
+# Every table and figure that is to be reproduced.
+WANTED = {
+    "fedpgvc": [
+        *[f"table{number}" for number in range(1, 10)],
+        *[f"figure{number}" for number in range(1, 18)],
+        *["figure18a", "figure18b"],
+    ],
+    "fedpmvr": [
+        *[f"table{number}" for number in (1, 2, 3)],
+        *[f"figure{number}" for number in range(1, 12)],
+    ],
+    "ecgr": [*[f"figure{number}" for number in (2, 3, 4, 6, 7, 8, 9, 10, 11, 12)], "figure6_table"],
+    "fedncv": ["table1", "table2", "figure1", "figure2", "figure3"],
+    "fedgsnr": [
+        *[f"table{number}" for number in (2, 3, 4)],
+        *[f"figure{number}" for number in (3, 5, 8, 9, 10, 11, 12, 13)],
+    ],
+}
+FORMS = {
+    *(
+        "table",
+        "curves",
+        "points",
+        "bars",
+        "layers",
+        "partition",
+        "selection",
+        "client_boxes",
+        "entropy",
+        "gaps",
+    ),
+    *("conformal", "drift", "datasets", "several"),
+}
+WITHOUT_RUNS = ("drift", "datasets")
+ACCURACY = {"best_accuracy", "final_accuracy", "mean_accuracy_last"}
+
+
+def parts(experiment: Experiment) -> list[dict]:
+    return [experiment.show, *(experiment.show.get("parts") or [])]
+
+
+def axes_named(node: object) -> list[str]:
+    """Axes that a form names: in lists under these keys."""
+    found = []
+    for key in ("rows", "columns", "panels", "lines", "groups", "bars"):
+        found += node.get(key) or []
+    return found
+
+
+def test_all_of_them_are_there():
+    assert {f"{paper}/{name}" for paper, own in WANTED.items() for name in own} <= set(NAMES)
+
+
+def test_papers_come_in_order_and_tables_before_figures():
+    own = [name for name in NAMES if name.startswith("fedpgvc/")]
+    assert own.index("fedpgvc/table9") < own.index("fedpgvc/figure1") < own.index("fedpgvc/figure2")
+    assert own.index("fedpgvc/figure9") < own.index("fedpgvc/figure10")
+    assert (
+        NAMES.index("fedpgvc/table1") < NAMES.index("ecgr/figure2") < NAMES.index("digits/methods")
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_opens_with_its_command_its_number_and_its_runs(name):
+    experiment = load(name)
+    comments = [line for line in experiment.file.read_text().splitlines() if line.startswith("#")]
+    opening = " ".join(comments)
+    assert comments[1] == f"# fedbench experiment={name}"
+    assert experiment.number in opening or experiment.paper == "fedbench"
+    runs = sum(len(cell.seeds) for cell in experiment.cells("paper"))
+    assert (runs == 0) == (experiment.show["form"] in WITHOUT_RUNS)
+    assert re.search(rf"\b{runs:,} runs?\b", opening), (runs, opening)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_parts_fit_together(name):
+    experiment = load(name)
+    for part in parts(experiment):
+        assert part.get("form", "several") in FORMS
+        assert set(axes_named(part)) <= set(experiment.axes)
+        for measure in measures_of(part):
+            assert measure.name in {*READERS, *DERIVED}
+    for wanted in [
+        experiment.keep,
+        *experiment.skip,
+        *(s.get("keep", {}) for s in experiment.scales.values()),
+    ]:
+        for axis, labels in wanted.items():
+            assert {str(one) for one in (labels if isinstance(labels, list) else [labels])} <= set(
+                experiment.axes[axis]
+            )
+    for scale in ("smoke", "decisive"):
+        if scale not in experiment.scales:
+            continue
+        cells = experiment.cells(scale)
+        for axis, labels in experiment.scales.get(scale, {}).get("extra", {}).items():
+            assert set(labels) <= set(experiment.axes[axis])
+        if experiment.axes and experiment.has_scale(scale):
+            assert cells
+            assert experiment.reduction(scale)
+    assert "smoke" in experiment.scales
+    if "method" in experiment.axes:
+        methods = set(experiment.axes["method"])
+        assert set(experiment.proposed) <= methods
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_claims_can_be_checked(name):
+    experiment = load(name)
+    known = {measure.label for part in parts(experiment) for measure in measures_of(part)} or {
+        "Final accuracy"
+    }
+    for claim in experiment.claims:
+        assert claim["text"]
+        for axis, wanted in (claim.get("where") or {}).items():
+            assert {str(one) for one in wanted} <= set(experiment.axes[axis])
+        assert claim.get("measure", next(iter(known))) in known
+        if (
+            "better" not in claim
+        ):  # all cells below a number; or nothing that could be tested, and shown as that
+            continue
+        labels = set(experiment.axes[claim.get("axis", "method")])
+        sides = [claim["better"], claim["than"]]
+        used = {
+            str(label) for side in sides for label in (side if isinstance(side, list) else [side])
+        }
+        assert used <= labels, used - labels
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if load(name).published])
+def test_published_numbers_are_whole(name):
+    experiment = load(name)
+    numbers = experiment.published_numbers()
+    known = {measure.label for part in parts(experiment) for measure in measures_of(part)}
+    known = known or {"Final accuracy"}
+    seen = set()
+    for number in numbers:
+        assert number.flag in FLAGS, number
+        key = (frozenset(number.labels.items()), number.measure)
+        assert key not in seen, f"twice: {number}"
+        seen.add(key)
+        if experiment.show["form"] == "datasets":
+            assert number.labels["dataset"] in experiment.show["datasets"]
+            continue
+        assert set(number.labels) == set(experiment.axes), number
+        assert all(label in experiment.axes[axis] for axis, label in number.labels.items()), number
+        assert number.measure in known, number
+        assert number.value is not None or number.flag in ("star", "none"), number
+        shown = printed_numbers(number.printed)
+        assert all(
+            value is None or any(abs(abs(value) - one) < 1e-9 * one for one in shown)
+            for value in (number.value, number.std)
+        ), number
+
+
+def printed_numbers(text: str) -> list[float]:
+    """The numbers in a printed text: as they are, with powers of ten, minutes as seconds,
+    thousands, differences.
+    """
+    text = (
+        text.replace(",", "")
+        .replace("\u2212", "-")
+        .replace("\u00d7 10^", "e")
+        .replace("\u00d710^", "e")
+        .replace(" e", "e")
+    )
+    found = [float(word) for word in re.findall(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", text)]
+    found += [60 * one for one in found if "minute" in text] + [
+        1000 * one for one in found if "K" in text
+    ]
+    pairs = list(permutations(found, 2))
+    return (
+        found
+        + [one - two for one, two in pairs if one > two]
+        + [one / two for one, two in pairs if two]
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if load(name).published and load(name).claims]
+)
+def test_a_paper_s_own_numbers_fulfil_its_claims(name):
+    """Else the claim is not what the paper says, or the numbers are not its own."""
+    experiment = load(name)
+    known = {measure.label: measure for part in parts(experiment) for measure in measures_of(part)}
+    for claim in [claim for claim in experiment.claims if "better" in claim or "below" in claim]:
+        higher = known[claim["measure"]].higher_is_better
+        lost = float("-inf") if higher else float("inf")
+        values = {}
+        for number in experiment.published_numbers():
+            if number.measure == claim["measure"]:
+                values[frozenset(number.labels.items())] = (
+                    lost if number.flag in ("star", "over") else number.value
+                )
+        broken = [pair for pair in compared(claim, values) if not fulfils(claim, *pair, higher)]
+        assert not broken, claim["text"]
+
+
+def compared(claim: dict, values: dict) -> list[tuple[float, float]]:
+    """The published numbers that a claim puts side by side, in every column that has both."""
+    found = []
+    for labels, own in values.items():
+        known = dict(labels)
+        inside = all(
+            known.get(axis) in listed(names) for axis, names in (claim.get("where") or {}).items()
+        )
+        if not inside or own is None:
+            continue
+        if "below" in claim:
+            found.append((own, float(claim["below"])))
+            continue
+        axis = claim.get("axis", "method")
+        if known[axis] in listed(claim["better"]):
+            for name in listed(claim["than"]):
+                other = values.get(frozenset({**known, axis: name}.items()))
+                if other is not None and name != known[axis]:
+                    found.append((own, other))
+    return found
+
+
+def fulfils(claim: dict, own: float, other: float, higher: bool) -> bool:
+    """Two that both failed say nothing against a claim."""
+    if "below" in claim:
+        return own < other
+    if own == other:
+        return bool(claim.get("ties")) or own in (float("inf"), float("-inf"))
+    return (own > other) == higher
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reference_rows_stand_in_every_accuracy_table(name):
+    experiment = load(name)
+    measured = {measure.name for measure in measures_of(experiment.show)}
+    if experiment.show["form"] != "table" or not measured & ACCURACY:
+        return
+    words = {word for cell in experiment.cells("paper") for word in cell.overrides}
+    assert set(REFERENCE) <= words
+    if experiment.paper == "FedPGVC" and experiment.published and "method" in experiment.axes:
+        assert {"algo.rho=norm", "algo.rho=eq15"} <= words or "modifier=[pgvc]" in words
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hydra_reads_the_same_study(name):
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        composed = compose("config", overrides=[f"experiment={name}"], return_hydra_config=True)
+    assert composed.hydra.mode.name == "MULTIRUN"
+    assert composed.hydra.sweeper._target_ == "hydra_plugins.fedbench_grid.GridSweeper"
+    assert OmegaConf.to_container(composed.study) == experiments._merged(name)["study"]
+
+
+@pytest.mark.parametrize("which", ["last", pytest.param("first", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("name", [name for name in NAMES if load(name).axes])
+def test_its_jobs_type_check(name, which):
+    """The last cell and the first at every scale but smoke, of which continuous integration runs
+    all.
+    """
+    experiment = load(name)
+    for scale in SCALES[1:]:
+        if not experiment.has_scale(scale):
+            continue
+        cell = experiment.cells(scale)[-1 if which == "last" else 0]
+        runnable.config(*experiment.job(cell, cell.seeds[0], scale))
+
+
+def test_a_measure_is_a_name_or_a_map():
+    assert as_measure("A", "area").parameters == {}
+    assert as_measure("R", {"name": "rounds_to", "target": 0.5}).parameters == {"target": 0.5}

@@ -1,0 +1,165 @@
+"""Measures of clients, layers, prediction sets, differences between cells, and the maximum over
+seeds.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+from support.study_folders import experiment, metrics, study
+from test_study_measures import METHODS, read
+
+from fedbench.report.measures import as_measure
+from fedbench.report.readers import Reading
+from fedbench.report.table import Values
+
+
+@pytest.mark.parametrize(
+    ("more", "value"),
+    [
+        ({"last": 1}, 7.0),
+        ({"last": 2}, 5.5),
+        ({"layer": "fc1"}, 3.0),
+        ({"layer": 0, "last": 1}, 5.0),
+        ({"layer": -1, "last": 1}, 9.0),
+    ],
+)
+def test_gradient_norms_of_a_layer_and_of_the_last_rounds(tmp_path, more, value):
+    norms = {"gradient_norm/fc1": [1.0, 3.0, 5.0], "gradient_norm/fc2": [2.0, 5.0, 9.0]}
+    table = pd.DataFrame({"round": [1, 2, 3], **norms})
+    files = lambda labels, seed: {"clients.csv": table}  # noqa: E731
+    (found,) = read(tmp_path, {"name": "gradient_norm", "of": "mean", **more}, files)
+    assert found.value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("more", "value"),
+    [
+        ({}, 3.0),
+        ({"of": "spread"}, 1.5),  # 1 in the first round, 2 in the second
+        ({"of": "entropy", "last": 1}, -(2 / 8 * math.log(2 / 8) + 6 / 8 * math.log(6 / 8))),
+        ({"client": 7}, 1.5),
+        ({"client": 7, "last": 1}, 2.0),
+        ({"client": 5}, None),
+    ],
+)
+def test_a_column_of_the_clients(tmp_path, more, value):
+    scores = {"client": [7, 8, 7, 8, 9], "score": [1.0, 3.0, 2.0, 6.0, None], "other": [0] * 5}
+    table = pd.DataFrame({"round": [1, 1, 2, 2, 2], **scores})
+    files = lambda labels, seed: {"clients.csv": table}  # noqa: E731
+    (found,) = read(tmp_path, {"name": "client_column", "column": "score", **more}, files)
+    assert found == (Reading(None, "missing") if value is None else Reading(pytest.approx(value)))
+    (absent,) = read(
+        tmp_path / "absent", {"name": "client_column", "column": "absent", **more}, files
+    )
+    assert absent == Reading(None, "missing")
+
+
+def test_the_size_of_prediction_sets_at_a_level(tmp_path):
+    rules = {"method": ["aps", "aps", "threshold"], "level": [0.8, 0.9, 0.9]}
+    table = pd.DataFrame({**rules, "coverage": [0.8, 0.9, 0.9], "size": [2, 3, 4]})
+    files = lambda labels, seed: {"conformal.csv": table}  # noqa: E731
+    sizes = [
+        {"level": 0.9},
+        {"level": 0.9, "rule": "aps"},
+        {"level": 0.8, "rule": "aps"},
+        {"level": 0.8},
+    ]
+    found = [
+        read(tmp_path / str(n), {"name": "set_size", **one}, files)[0]
+        for n, one in enumerate(sizes)
+    ]
+    assert found == [Reading(4.0), Reading(3.0), Reading(2.0), Reading(None, "missing")]
+
+
+def test_a_difference_is_taken_seed_by_seed(tmp_path):
+    curves = {("A", 0): 0.9, ("A", 1): 0.8, ("A", 2): 0.7, ("B", 0): 0.6, ("B", 1): 0.4}
+    made = study(
+        tmp_path,
+        experiment({}, METHODS, seeds=[0, 1, 2]),
+        lambda labels, seed: metrics(curves.get((labels["method"], seed), 0.0)),
+        lambda labels, seed: "finished" if (labels["method"], seed) in curves else "diverged",
+    )
+    accuracy = as_measure("Accuracy", "best_accuracy")
+    spec = {"name": "difference_to", "of": "Accuracy", "cell": {"method": "B"}, "percent": True}
+    gain, loss = (
+        as_measure("Gain", spec),
+        as_measure("Loss", {**spec, "reverse": True, "higher": True}),
+    )
+    values = Values(made, [accuracy, gain, loss])
+    texts = [values.of(cell, gain).text for cell in made.cells]
+    assert texts == ["35.00 ± 7.07 *(2 of 3 seeds)", "0.00 ± 0.00 *(2 of 3 seeds)"]
+    assert values.of(made.cells[0], loss).number == pytest.approx(-35)
+    assert (gain.higher_is_better, loss.higher_is_better) == (False, True)
+
+
+def test_the_maximum_over_seeds_is_one_number(tmp_path):
+    curves = {0: (0.5, 0.9), 1: (0.8, 0.7), 2: ()}
+    made = study(
+        tmp_path,
+        experiment({}, {"method": {"A": ""}}, seeds=[0, 1, 2]),
+        lambda labels, seed: metrics(*curves[seed]),
+        lambda labels, seed: "finished" if seed < 2 else "missing",
+    )
+    measure = as_measure("Best", {"name": "best_accuracy", "over_seeds": "maximum"})
+    found = Values(made, [measure]).of(made.cells[0], measure)
+    assert (found.text, found.number) == ("90.00 (2 of 3 seeds)", 90.0)
+    assert found.detail == "seeds: 90.00, 80.00, -"
+
+
+def test_the_swing_from_round_to_round_in_the_last_third(tmp_path):
+    """Of nine rounds the last three count: changes of 2 and 3 points, whatever their sign."""
+    files = lambda labels, seed: metrics(0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.5, 0.52, 0.49)  # noqa: E731
+    (found,) = read(tmp_path, "oscillation", files)
+    assert found.value == pytest.approx(2.5)
+    (short,) = read(tmp_path / "short", "oscillation", lambda labels, seed: metrics(0.1, 0.9))
+    assert short == Reading(None, "missing")  # one evaluation in the last third has no change
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ((0.1, 0.3, 0.1, 0.3, 0.4), Reading(4.0, limit=5.0)),  # ahead in round 2, but not for good
+        ((0.3, 0.3, 0.3, 0.3, 0.3), Reading(1.0, limit=5.0)),
+        ((0.3, 0.3, 0.3, 0.3, 0.2), Reading(None, "unreached", limit=5.0)),  # a tie is not above
+    ],
+)
+def test_the_round_from_which_one_stays_above_the_other(tmp_path, own, expected):
+    curves = {"A": (0.2,) * 5, "B": own}
+    one = study(
+        tmp_path,
+        experiment({}, METHODS, seeds=[0]),
+        lambda labels, seed: metrics(*curves[labels["method"]]),
+    )
+    measure = as_measure("From", {"name": "stays_above", "cell": {"method": "A"}})
+    values = Values(one, [measure])
+    assert values.of(one.cells[1], measure).readings == [expected]
+    assert not measure.higher_is_better
+    assert measure.is_cost
+
+
+def test_a_column_in_some_of_the_rounds(tmp_path):
+    files = lambda labels, seed: metrics(0.1, 0.2, 0.3, 0.5)  # noqa: E731
+    spec = {"name": "metric", "column": "test_accuracy", "at": "mean", "percent": True}
+    expected = {(1, 2): 15.0, (3, None): 40.0, (4, 9): 50.0, (5, None): None}
+    for place, (rounds, value) in enumerate(expected.items()):
+        (found,) = read(tmp_path / str(place), {**spec, "rounds": list(rounds)}, files)
+        assert found == (
+            Reading(None, "missing") if value is None else Reading(pytest.approx(value))
+        )
+
+
+@pytest.mark.parametrize(("third", "value"), [("first", 1.5), ("last", 5.5)])
+def test_a_column_of_the_clients_early_and_late(tmp_path, third, value):
+    table = pd.DataFrame({"round": range(1, 7), "client": 0, "score": range(1, 7)})
+    files = lambda labels, seed: {"clients.csv": table, **metrics(*[0.1] * 6)}  # noqa: E731
+    spec = {"name": "client_column", "column": "score", "third": third}
+    (found,) = read(tmp_path, spec, files)
+    assert found.value == pytest.approx(value)
+
+
+def test_megabytes_of_the_whole_run(tmp_path):
+    (found,) = read(tmp_path, "megabytes", lambda labels, seed: metrics(0.1, 0.2, megabytes=3.0))
+    assert found.value == pytest.approx(6.0)

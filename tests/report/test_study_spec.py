@@ -1,0 +1,159 @@
+"""The types of an experiment file: what is misspelt below `study` is one line, before any job."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import study_small
+
+from fedbench.core.errors import BadInput
+from fedbench.report.figures.draw import FORMS as DRAWN
+from fedbench.report.figures.draw import TABLES
+from fedbench.report.measures import DERIVED
+from fedbench.report.readers import READERS
+from fedbench.report.spec import FORMS, MEASURES, read_study
+
+STUDY = yaml.safe_load("""
+title: Rates
+axes:
+  method: {FedAvg: algo=fedavg, FedProx: algo=fedprox}
+  rate: {0.1: client.lr=0.1, 0.2: client.lr=0.2}
+keep: {rate: [0.1, 0.2]}
+skip: [{method: FedProx, rate: 0.2}]
+seeds: [0, 1]
+proposed: [FedProx]
+show:
+  form: several
+  rows: [method]
+  measures:
+    Best: best_accuracy
+    Rounds: {name: rounds_to, target: {rate: {0.1: 0.5, 0.2: 0.6}}}
+    Faster: {name: speed_up, of: Rounds, baseline: {method: FedAvg}}
+  parts:
+    - {form: curves, title: all, panels: [rate], lines: [method], x: round, y: test_loss}
+    - form: points
+      x: rate
+      lines: [method]
+      measures: {Mean: {name: mean_accuracy_last, rounds: 5}}
+claims:
+  - {text: FedProx is better, better: FedProx, than: [FedAvg], measure: Best, where: {rate: 0.1}}
+  - {text: it is elegant, untestable: elegance has no unit}
+provenance:
+  client.lr: {from: choice, why: usual, only: {rate: 0.1}}
+scales:
+  smoke: {reduction: one, keep: {rate: [0.1]}, extra: {method: {FedProx: rounds=1}}, seeds: [0]}
+""")
+MISTAKES: list[tuple[str, Any, str]] = [
+    ("axess", {}, "unknown key 'study.axess': did you mean 'study.axes'?"),
+    ("title", None, "study.title is missing: it must have a value"),
+    ("seeds", ["a"], "study.seeds[0]=a: must be an integer"),
+    ("seeds", 3, "study.seeds=3: must be a list, such as [a, b]"),
+    ("axes", [], "study.axes=[]: must be a section with keys of its own"),
+    ("axes.rate", {}, "study.axes.rate={}: must have a label"),
+    ("axes.rate.0.1", ["x"], "study.axes.rate.0.1=['x']: must be text"),
+    ("keep.rates", [0.1], "study.keep=rates: did you mean 'rate'?"),
+    ("keep.rate", [0.3], "study.keep.rate=0.3: did you mean '0.2'?"),
+    ("skip.0.method", "FedProxx", "study.skip[0].method=FedProxx: did you mean 'FedProx'?"),
+    ("proposed", ["Fedprox"], "study.proposed=Fedprox: did you mean 'FedProx'?"),
+    ("show.form", "tabel", "study.show.form=tabel: did you mean 'table'?"),
+    ("show.form", "table", "study.show.parts: has no effect with form=table, whose own keys are"),
+    ("show.row", ["method"], "unknown key 'study.show.row': did you mean 'study.show.rows'?"),
+    ("show.rows", ["methods"], "study.show.rows=methods: did you mean 'method'?"),
+    ("show.parts.0.lines", ["metod"], "study.show.parts[0].lines=metod: did you mean 'method'?"),
+    ("show.parts.0.bands", "std", "unknown key 'study.show.parts[0].bands': did you mean"),
+    ("show.parts.0.band", "sdt", "study.show.parts[0].band=sdt: did you mean 'std'?"),
+    ("show.parts.1.x", "rates", "study.show.parts[1].x=rates: did you mean 'rate'?"),
+    ("show.measures.Best", "best_acuracy", "measures.Best.name=best_acuracy: did you mean 'best_a"),
+    ("show.measures.Best", 3, "study.show.measures.Best=3: must be a name or a section"),
+    ("show.measures.Rounds.windw", 2, "Rounds.windw': did you mean 'study.show.measures.Rounds.wi"),
+    ("show.measures.Rounds.window", 0, "Rounds.window=0: must be an integer of at least 1"),
+    ("show.measures.Rounds.target", None, "target=None: must be a number, {axis: {label: number}}"),
+    ("show.measures.Rounds.target", {"rate": {0.3: 1}}, "target.rate=0.3: did you mean '0.2'?"),
+    ("show.measures.Faster.of", "Roundss", "Faster.of=Roundss: did you mean 'Rounds'?"),
+    ("show.measures.Faster.baseline", {"method": "Avg"}, "Faster.baseline.method=Avg: did you"),
+    ("show.parts.1.measures.Mean.rounds", None, "Mean.rounds is missing: it must have a value"),
+    ("claims.0.bettr", "FedAvg", "unknown key 'study.claims[0].bettr': did you mean 'study.claims"),
+    ("claims.0.better", "FedAvgg", "study.claims[0].better=FedAvgg: did you mean 'FedAvg'?"),
+    ("claims.0.than", None, "study.claims[0].than is missing: better and than belong together"),
+    ("claims.0.by", [2, 1], "study.claims[0].by=[2.0, 1.0]: must be [from, to]"),
+    ("claims.0.below", 1, "study.claims[0]=better, below: must have one of better, equal,"),
+    ("claims.1.untestable", None, "study.claims[1]=it is elegant: must have one of better,"),
+    ("claims.1.equal", "FedAvg", "study.claims[1].to is missing: equal and to belong together"),
+    ("claims.0.margin", 0, "study.claims[0].margin=0.0: must be above 0"),
+    ("claims.0.above", "Bestt", "study.claims[0].above=Bestt: did you mean 'Best'?"),
+    ("claims.0.axis", "meth", "study.claims[0].axis=meth: did you mean 'method'?"),
+    ("claims.0.measure", "Bestt", "study.claims[0].measure=Bestt: did you mean 'Best'?"),
+    ("claims.0.where", {"rate": 9}, "study.claims[0].where.rate=9: choose from 0.1, 0.2"),
+    ("claims.1.text", None, "study.claims[1].text is missing: it must have a value"),
+    ("claims.0.ties", 1, "study.claims[0].ties=1: must be true or false"),
+    ("provenance.client.lr.from", "papr", "study.provenance.client.lr.from=papr: did you mean"),
+    ("provenance.client.lr.form", "paper", "unknown key 'study.provenance.client.lr.form': did"),
+    ("provenance.client.lr.only", {"rte": 1}, "client.lr.only=rte: did you mean 'rate'?"),
+    ("scales.smok", {}, "study.scales=smok: did you mean 'smoke'?"),
+    ("scales.smoke.override", "", "'study.scales.smoke.override': did you mean 'study.scales.smok"),
+    ("scales.smoke.keep", {"rate": 0.3}, "study.scales.smoke.keep.rate=0.3: did you mean '0.2'?"),
+    ("scales.smoke.extra", {"method": {"X": ""}}, "smoke.extra.method=X: choose from FedAvg, FedP"),
+]
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The study with one value replaced; None removes it."""
+    study = copy.deepcopy(STUDY)
+    node: Any = study
+    keys: list[Any] = path.replace("client.lr", "client_lr").replace("0.1", "0_1").split(".")
+    keys = [{"client_lr": "client.lr", "0_1": 0.1}.get(key, key) for key in keys]
+    for key in keys[:-1]:
+        node = node[int(key)] if isinstance(node, list) else node[key]
+    if value is None:
+        node.pop(keys[-1])
+    else:
+        node[keys[-1]] = value
+    return study
+
+
+def test_a_right_study_is_read_with_its_types():
+    study = read_study(STUDY, "mine")
+    assert study.axes["rate"] == {"0.1": "client.lr=0.1", "0.2": "client.lr=0.2"}
+    assert study.skip == [{"method": ["FedProx"], "rate": ["0.2"]}]
+    assert study.claims[0].better == ["FedProx"]
+    assert study.claims[0].where == {"rate": ["0.1"]}
+    assert study.provenance["client.lr"].source == "choice"
+    assert study.scales["smoke"].keep == {"rate": ["0.1"]}
+
+
+@pytest.mark.parametrize(("path", "value", "words"), MISTAKES, ids=[one[0] for one in MISTAKES])
+def test_a_mistake_is_one_line_that_names_the_key(path, value, words):
+    with pytest.raises(BadInput) as caught:
+        read_study(changed(path, value), "mine")
+    message = str(caught.value)
+    assert message.startswith("experiment=mine: ")
+    assert words in message
+    assert "\n" not in message
+
+
+def test_every_form_and_measure_that_can_be_made_has_its_types_and_the_other_way_round():
+    assert set(FORMS) == {*DRAWN, *TABLES, "several"}
+    assert set(MEASURES) == {*READERS, *DERIVED}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("form: table", "study.show.form=tabel: did you mean 'table'?"),
+        ("rows: [method]", "study.show.rows=metod: did you mean 'method'?"),
+    ],
+)
+def test_nothing_runs_of_an_experiment_with_a_mistake(tmp_path, monkeypatch, fedbench, line, words):
+    wrong = line.replace("table", "tabel").replace("method", "metod")
+    folder = study_small.write_configuration(
+        tmp_path / "conf", wrong=study_small.TABLE.replace(line, wrong)
+    )
+    study_small.use(folder, monkeypatch)
+    outcome = fedbench("experiment=small/wrong", "scale=smoke")
+    assert outcome.status == 2
+    assert outcome.err == f"fedbench: experiment=small/wrong: {words}\n"
+    assert not Path("results").exists()
