@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench chaos reproduce-tables clean
+.PHONY: help install demo test lint format bench gpu-check chaos reproduce-tables report clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -38,14 +38,20 @@ format: install  ## rewrite the code in the project's style
 bench: install  ## measure the engine against a bare PyTorch loop, interleaved, as ratios
 	$(BIN)/python scripts/bench.py
 
+gpu-check: install  ## try on a GPU what could not be tried without one; about twenty minutes
+	$(BIN)/python scripts/gpu_check.py
+
 COUNT ?= 100
 SEED ?= 0
 chaos: install  ## plant random faults in small runs (COUNT=100, SEED=0): every run must survive, to the bit
 	$(BIN)/python scripts/chaos.py $(COUNT) --seed $(SEED)
 
 SCALE ?= smoke
-reproduce-tables: install  ## run what is missing of the papers' tables and figures, and render all (SCALE=smoke|laptop|paper, ONLY=fedpgvc/table2)
-	$(BIN)/python scripts/reproduce_tables.py --scale $(SCALE) $(if $(ONLY),--only $(ONLY)) $(ARGS)
+reproduce-tables: install  ## run what is missing of the papers' tables and figures, and render all (SCALE=smoke|decisive|paper, ONLY=fedpgvc/table2)
+	$(BIN)/fedbench-tables run --scale $(SCALE) $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+report: install  ## render all results, those of the archive too, without running anything: results/report/index.html
+	$(BIN)/fedbench-tables render results
 
 clean:  ## remove the environment and caches (results stay)
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -7,9 +7,10 @@ from __future__ import annotations
 import copy
 import mmap
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ torch.set_num_threads(1)  # ranks are forked from this process: no thread pool m
 settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any pace")
 os.environ["WANDB_ERROR_REPORTING"] = "false"  # nothing is sent to W&B's makers
+# A shell without job control starts background jobs with Ctrl-C ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 compose_to_find_the_mode = Hydra.get_mode
@@ -99,16 +102,26 @@ def draw_once() -> Callable:
     return save
 
 
+def draw_nothing(path: Path, *arguments: object) -> None:
+    """In place of curves, which differ from run to run: tests/runs/test_curves.py draws some."""
+    path.write_bytes(b"\x89PNG")
+
+
 @pytest.fixture
 def fedbench(tmp_path, monkeypatch, capfd, data_root, draw_once):
     """Call `fedbench ...` in this process; results go to a temporary folder."""
     from fedbench import cli as program
+    from fedbench.config import own_code
     from fedbench.runs import wandb as tracking
 
+    monkeypatch.setattr(own_code, "_folders", [])  # `--config-dir` adds some
+    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # which the program sets for itself: not for others
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fedbench.runs.writer.save_picture", draw_once)
+    monkeypatch.setattr("fedbench.runs.writer.save_curves", draw_nothing)
+    monkeypatch.setattr("fedbench.runs.sweep_report.save_comparison", draw_nothing)
     monkeypatch.setattr(tracking, "unreachable", mmap.mmap(-1, 1))  # what another test found out
 
     def call(*arguments: str, quiet: bool = True) -> Outcome:
@@ -121,6 +134,21 @@ def fedbench(tmp_path, monkeypatch, capfd, data_root, draw_once):
         return Outcome(ended.value.code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch) -> Iterator[Path]:
+    """A user's own folder, `--config-dir own` for `fedbench`, of which nothing stays in memory."""
+    from support import own_files
+
+    from fedbench.config import own_code
+
+    monkeypatch.setattr(own_code, "_folders", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = tmp_path / "own"
+    folder.mkdir()
+    yield folder
+    own_files.forget(folder)
 
 
 @pytest.fixture

@@ -7,12 +7,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
-import signal
 import sys
 from pathlib import Path
 
 import pytest
-from support import study_small
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -26,7 +24,7 @@ def load(name: str, monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
 def test_both_sides_of_the_bench_do_the_same_number_of_steps(monkeypatch, number):
     bench = load("bench", monkeypatch)
     small = {
@@ -64,13 +62,25 @@ def test_the_bench_judges_a_ratio(monkeypatch, capfd):
 def test_the_bench_runs_what_is_named_and_all_without_a_name(monkeypatch, words):
     bench, done = load("bench", monkeypatch), []
     monkeypatch.setattr(bench, "bench_workload", lambda load, *_: done.append(load.name) or True)
-    for name in ("methods", "start", "memory"):
+    for name in ("command", "scaling", "methods", "start", "memory", "rivals"):
         monkeypatch.setattr(bench, f"bench_{name}", lambda *_, name=name: done.append(name) or True)
     monkeypatch.setattr(sys, "argv", ["bench.py", *words])
     with pytest.raises(SystemExit) as ended:
         bench.main()
     assert not ended.value.code
-    assert done == (words or ["W1", "W2", "W3", "methods", "start", "memory"])
+    others = ["command", "command", "scaling", "methods", "start", "memory"]
+    assert done == (words or ["W1", "W2", "W3", "W4", *others])  # rivals: only when asked for
+
+
+@pytest.mark.heavy
+def test_the_bench_times_the_whole_command(monkeypatch, capfd):
+    bench = load("bench", monkeypatch)
+    workload = dataclasses.replace(bench.BY_NAME["W3"], clients=4, images=20, cohort=2)
+    monkeypatch.setitem(bench.BY_NAME, "W3", workload)
+    monkeypatch.setitem(bench.COMMAND_ROUNDS, "W3", 3)
+    monkeypatch.setitem(bench.COMMAND_LIMITS, "W3", 1e9)
+    assert bench.bench_command("W3", repeats=1, workers=1)
+    assert "x engine" in capfd.readouterr().out
 
 
 def test_the_bench_knows_every_method_that_has_a_limit(monkeypatch, capfd):
@@ -117,41 +127,3 @@ def test_the_soak_hangs_the_leader_where_only_the_leader_writes(monkeypatch):
     places = {case.fault["place"] for case in hangs if case.fault["rank"] == 0}
     assert places == {*chaos.EVERY_RANK, *chaos.LEADER} - {"rename"}
     assert {case.before for case in hangs} == {2, 3}  # nobody waits for a worker that is alone
-
-
-def test_reproducing_a_table_runs_what_is_missing_and_renders_it(
-    monkeypatch, tmp_path, data_root, capfd
-):
-    script = load("reproduce_tables", monkeypatch)
-    study_small.use(study_small.write_configuration(tmp_path / "conf"), monkeypatch)
-    monkeypatch.setenv("FEDBENCH_DATA", str(data_root))
-    words = [
-        "--only",
-        "small/table1",
-        "--scale",
-        "laptop",
-        "--results",
-        str(tmp_path / "results"),
-        "--jobs",
-        "1",
-    ]
-    monkeypatch.setattr(sys, "argv", ["reproduce_tables.py", *words])
-    told = []
-    for _ in range(2):
-        before = signal.getsignal(signal.SIGTERM)
-        with pytest.raises(SystemExit) as ended:
-            script.main()
-        signal.signal(signal.SIGTERM, before)
-        assert ended.value.code == 0
-        told.append(capfd.readouterr().out)
-    assert "0 runs done, 2 to do; about " in told[0]
-    assert "[2/2] finished in " in told[0]
-    assert "2 runs done, 0 to do\n" in told[1]
-    assert "finished in" not in told[1]
-    assert len(list(tmp_path.glob("results/runs/*/*/summary.json"))) == 2
-    for name in (
-        "report/index.html",
-        "tables/laptop/small/table1.md",
-        "tables/laptop/small/table1.csv",
-    ):
-        assert (tmp_path / "results" / name).is_file()

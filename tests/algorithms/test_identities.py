@@ -11,7 +11,6 @@ from support import experiments
 from fedbench.config.schema import Config
 from fedbench.models.cnn import LeNet
 from fedbench.models.dense import Mlp
-from fedbench.train import prepare
 
 ROUNDS = ("rounds=2", "client.epochs=1", "client.lr=0.05", "eval.every=2")
 NETWORKS = {"plain": Mlp(hidden=[16, 8]), "batch norm": LeNet(batch_norm=True)}
@@ -42,6 +41,8 @@ IDENTITIES = {
     "algo=fedncv algo.alpha_mode=none algo.variant=beta algo.beta=0": "",
     f"algo=fedpvr algo.layers=0 {UNIFORM}": UNIFORM,
     "modifier=[pvr] algo.modifiers.pvr.layers=0": "",
+    "modifier=[head_rate] algo.modifiers.head_rate.factor=1": "",
+    "modifier=[head_rate] algo.modifiers.head_rate.layers=0": "",
     "algo=scaffold rounds=1": f"rounds=1 {UNIFORM}",
     "algo=fedpvr rounds=1": f"rounds=1 {UNIFORM}",
 }
@@ -70,6 +71,7 @@ DIFFERENT = (
     "algo=fedper",
     "algo=fedrep",
     "algo=centralized",
+    "modifier=[head_rate]",
     UNIFORM,
     "algo=fedpvr",
     "algo=scaffold",
@@ -90,7 +92,7 @@ def model_after(words: str, network: str) -> str:
     """
     config = composed(words)
     config.model = replace(NETWORKS[network], projection=config.model.projection)
-    made = experiments.assemble(prepare(config))
+    made = experiments.assemble(experiments.prepare_as_asked(config))
     experiments.final_digest(made)
     return experiments.model_digest(made)
 

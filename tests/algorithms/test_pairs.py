@@ -78,6 +78,8 @@ def reasons(algo: str, modifier: str) -> str:
         return "has already"
     if (algo, modifier) in (("scaffold", "pvr"), ("fedpvr", "control_variate")):
         return "has this correction already"
+    if modifier == "head_rate" and algo in ("fednova", "scaffold", "fedpvr"):
+        return "the same optimizer and rate for all layers"
     if algo == "feddyn" and modifier in variates:
         return "corrects the same gradient"
     if algo == "pfedsim" and modifier in (*variates, "gsnr"):

@@ -29,6 +29,14 @@ REFUSED = {
     ),
     "algo=fedpvr client.optimizer=adam": "pvr reads a mean gradient off the local update",
     "algo=fednova client.optimizer=adam": "fednova reads a mean gradient off the local update",
+    "algo=scaffold modifier=[head_rate]": (
+        "modifier=head_rate: control_variate reads a mean gradient off the local update, which"
+        " takes the same optimizer and rate for all layers"
+    ),
+    "algo=scaffold modifier=[pmvr] algo.modifiers.pmvr.variant=eq12_plain": (
+        "modifier=pmvr: control_variate reads a mean gradient off the local update, which"
+    ),
+    "algo=fednova modifier=[head_rate]": "modifier=head_rate: fednova reads a mean gradient",
     "algo=fedper modifier=[pvr] algo.modifiers.pvr.layers=1": (
         "its layers hold nothing that leaves the client"
     ),
@@ -57,6 +65,8 @@ def test_an_adaptive_optimizer_on_request_is_stamped(algo):
         "algo=fedpgvc client.optimizer=adam",
         "algo=fedprox client.optimizer=adam",
         "algo=fedgsnr client.optimizer=adam",
+        "modifier=[head_rate] client.optimizer=adam",
+        "algo=scaffold modifier=[head_rate] algo.modifiers.head_rate.factor=1",
         "algo=fedgsnr algo.variant=alg1 client.momentum=0.9",
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,24 +46,32 @@ class Nova(Mean):
         if self.normaliser == "steps":
             norms = [float(steps) for steps in plan.steps]
         official_prox = self.effective == "auto" and plan.proximal > 0 and plan.momentum == 0
-        lengths = plan.steps if official_prox else norms
+        lengths = plan.lengths if official_prox else norms
+        if len({*norms, *lengths}) == 1:  # FedAvg, to the last bit
+            return plan.weights
         effective = math.fsum(p * length for p, length in zip(plan.weights, lengths, strict=True))
         return [p * (effective / norm) for p, norm in zip(plan.weights, norms, strict=True)]
 
 
 def solver_norm(
-    steps: int, lr: float, momentum: float = 0.0, proximal: float = 0.0, nesterov: bool = False
+    steps: int,
+    lr: float,
+    momentum: float = 0.0,
+    proximal: float = 0.0,
+    nesterov: bool = False,
+    shares: Sequence[float] = (),
 ) -> float:
     """||a||_1 of a linear local solver, found by feeding it unit gradients.
 
     For plain SGD it is the number of steps; the recursion reproduces the closed forms of FedNova's
-    paper for momentum and for the proximal term, and covers both together.
+    paper for momentum and for the proximal term, and covers both together. `shares` are factors of
+    the steps' gradients, where they are not all 1.
     """
     if momentum == 0.0 and proximal == 0.0:
-        return float(steps)
+        return math.fsum(shares) if shares else float(steps)
     moved, buffer = 0.0, 0.0
-    for _ in range(steps):
-        gradient = 1.0 - lr * proximal * moved
+    for share in shares or [1.0] * steps:
+        gradient = share * (1.0 - lr * proximal * moved)
         buffer = momentum * buffer + gradient
         moved += gradient + momentum * buffer if nesterov else buffer
     return moved

@@ -16,7 +16,7 @@ from fedbench.core.errors import BadInput, bad_value, nearest, require
 from fedbench.core.fields import check_fields
 from fedbench.core.flat_model import FlatModel, Selection
 
-LOCAL_PARTS = ("none", "batchnorm", "head", "all")
+LOCAL_PARTS = ("none", "statistics", "batchnorm", "head", "all")
 SCORINGS = ("per_client", "avg_bn", "mean_acc")
 
 
@@ -40,6 +40,7 @@ class Algorithm:
     # Set by `bind`: the parameters that leave the client, and those that never do.
     shared: Selection = field(init=False)
     kept: Selection = field(init=False)
+    has_statistics: bool = field(init=False)  # whether the model has any, of batch norm
 
     def bind(self, context: BindContext) -> Algorithm:
         """A copy for this experiment, without modifiers that its settings make the identity.
@@ -50,6 +51,7 @@ class Algorithm:
         check_fields(self.server_opt, "algo.server_opt")
         model, bound = context.model, copy.copy(self)
         bound.kept = self._kept(model)
+        bound.has_statistics = len(model.b) > 0
         bound.shared = model.without(model.everything(), bound.kept)
         if self.local == "head" and bound.shared.size == 0:
             raise BadInput(f"algo={self.name}: the model must have layers before the head")
@@ -79,6 +81,8 @@ class Algorithm:
         if modifier.where.size == 0:
             where = f"its layers hold nothing that leaves the client under algo={self.name}"
             raise BadInput(f"modifier={name}: {where}")
+        if modifier.own_steps:
+            self._refuse_own_steps(name)
         reason = modifier.needs.no_momentum
         fits = not reason or context.momentum == 0
         require(fits, "client.momentum", context.momentum, f"must be 0 with {name}: {reason}")
@@ -86,24 +90,39 @@ class Algorithm:
             reason = f"it needs a global model, which the second phase of {self.name} has not"
             raise BadInput(f"modifier={name}: {reason}")
 
+    def _refuse_own_steps(self, name: str) -> None:
+        """(w - w_k) / (eta * ||a||_1) takes one solver and one rate eta for all parameters."""
+        needing = [other for other, one in self.modifiers.items() if one.needs.linear_solver]
+        if self.aggregate.needs_linear_solver:
+            needing.insert(0, self.name)
+        if needing:
+            reason = f"{needing[0]} reads a mean gradient off the local update, which takes the"
+            raise BadInput(f"modifier={name}: {reason} same optimizer and rate for all layers")
+
     def _resolved_scoring(self) -> str:
         if not self.personal:
             return "global"
         scoring = "per_client" if self.scoring in ("", "global") else self.scoring
-        fits = scoring != "avg_bn" or self.local == "batchnorm"
+        fits = scoring != "avg_bn" or self.local in ("batchnorm", "statistics")
         words = "must be per_client or mean_acc: only batch norm can be averaged"
         require(fits, "algo.scoring", scoring, words)
         return scoring
 
     @property
+    def uses_rounds(self) -> bool:
+        """Whether a part of it reads the number of rounds of the whole run."""
+        parts = (self.aggregate, self.server_opt, self.local_train, *self.modifiers.values())
+        return any(getattr(part, "uses_rounds", False) for part in parts)
+
+    @property
     def keeps_buffers(self) -> bool:
         """Whether batch-norm statistics stay on the client."""
-        return self.local in ("batchnorm", "all")
+        return self.local in ("statistics", "batchnorm", "all")
 
     @property
     def keeps_part(self) -> bool:
-        """Whether clients keep parameters. FedBN without batch norm does not: it is FedAvg."""
-        return self.kept.size > 0
+        """Whether clients keep parameters or statistics. FedBN without batch norm does not."""
+        return self.kept.size > 0 or (self.keeps_buffers and self.has_statistics)
 
     @property
     def personal(self) -> bool:

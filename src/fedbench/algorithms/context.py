@@ -27,9 +27,10 @@ class BindContext:
     model: FlatModel
     clients: int
     classes: int
-    rounds: int
+    rounds: int | None  # as in `RoundPlan`
     seed: int
     momentum: float = 0.0  # of the clients' optimizer
+    weight_decay: float = 0.0  # of the same
     batch_size: int | str | None = None  # of the clients' steps
     # Set by `Algorithm.bind`: the parameters that leave the client, and the slot's value.
     shared: Selection = None  # type: ignore[assignment]
@@ -48,9 +49,12 @@ class RoundPlan:
     lr: float
     steps: list[int]  # tau_k, local mini-batch updates
     norms: list[float]  # ||a_k||_1, what the local solver makes of unit gradients
+    # tau_k, in which a scaled step is the part of one that it is.
+    lengths: list[float] = field(default_factory=list)
     momentum: float = 0.0
     proximal: float = 0.0
-    rounds: int = 1  # of the whole run
+    # Of the whole run, for methods that declare `uses_rounds`; None for others.
+    rounds: int | None = None
     server_lr: float = 1.0
     # The cohort, and the clients that were then left out of it.
     invited: list[int] = field(default_factory=list)
@@ -90,11 +94,26 @@ class Clients(Protocol):
         other modifiers are part of the mean.
         """
 
+    def full_gradient(self) -> Tensor:
+        """Of all clients' training loss, weighted by p_k, at the server's model."""
+
+    def iid_gradient_norms(
+        self, where: Selection, layers: list[slice], rounds: int
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the norms of some layers' mini-batch gradients.
+
+        Over all local steps of FedAvg's first rounds on the same data, shared out at random to as
+        many clients, with this experiment's settings. Nothing of that training is kept.
+        """
+
     def server_state(self, modifier: str) -> State:
         """What the server keeps for a modifier."""
 
     def client_state(self, client: int, modifier: str) -> State:
-        """What a client of this rank keeps for a modifier; empty if it has never taken part."""
+        """What a client of this rank keeps for a modifier; empty if it has never taken part.
+
+        With a GPU, this is in the machine's own memory.
+        """
 
 
 class OwnExamples(Protocol):
@@ -146,8 +165,12 @@ class LocalRun:
     shared_steps: int = 0  # of the steps, those in which the parameters move that leave the client
     shared_frozen: bool = False  # whether they stay as they are in the current step
     step: int = 0
+    share: float = 1.0  # by which the current step's gradient is multiplied: a scaled last batch
     batch: Batch = None  # type: ignore[assignment]  # only inside `loss` and `probe`
     notes: dict[str, float] = field(default_factory=dict)  # the client's own of the round's notes
+    # Of the steps so far: the data loss before each, and the examples of its batch.
+    losses: list[Tensor] = field(default_factory=list)
+    batch_sizes: list[int] = field(default_factory=list)
     # After minus before: of the local steps themselves, and what is sent, as `update` leaves it.
     raw_update: Tensor = None  # type: ignore[assignment]
     update: Tensor = None  # type: ignore[assignment]
@@ -176,6 +199,12 @@ class ClientResult:
     # For the record: numbers under the names of `records`, step numbers under `records_steps`.
     numbers: list[Tensor | float] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
+
+
+def label_counts(labels: Tensor, classes: int) -> Tensor:
+    """How many of the labels are of each class. `bincount` would read the largest label first."""
+    counts = torch.zeros(classes, dtype=torch.int64, device=labels.device)
+    return counts.scatter_add_(0, labels, torch.ones_like(labels))
 
 
 def zeros_like(selection: Selection, model: FlatModel) -> Tensor:

@@ -12,19 +12,25 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from fedbench.algorithms.aggregate import Nova
-from fedbench.algorithms.context import ClientResult, LocalRun, Memory
+from fedbench.algorithms.context import BindContext, ClientResult, Clients, LocalRun, Memory, State
 from fedbench.algorithms.modifier import Modifier
 from fedbench.core.errors import BadInput, bad_value, require
 from fedbench.core.fields import choice, number
+from fedbench.core.transfer import upload
 
 SELECTIONS = ("greedy", "norm_topk", "exact", "centred")
-BLOCK = 2**10  # columns of the trace that are turned into float64 at a time: they stay in the cache
+COSINES = ("ecgr_cosine_chosen", "ecgr_cosine_rest")
+# Columns of the trace that are turned into float64 at a time. On a CPU they stay in the cache; on a
+# GPU few large kernels are faster, and a block must fit beside the trace.
+CPU_COLUMNS = 2**10
+GPU_COLUMNS = 2**20
+GPU_ELEMENTS = 2**26
 MOST_EXACT = 20  # steps for which all subsets can be tried
 GIBIBYTE = 2**30
 
@@ -44,16 +50,26 @@ class Ecgr(Modifier):
     The trace takes steps x parameters x 4 bytes for the one client that a worker trains; what is
     longer than `memory` GiB lies in a temporary file instead of in memory. The numbers are the
     same.
+
+    `alignment` measures Assumption 2 and changes nothing: the cosines of the chosen steps' sum and
+    of the others' with -grad F, the descent direction of all clients' loss at the received model.
     """
 
     order = 40
     update_first = True
-    records = ("ecgr_gamma",)
+    records: ClassVar[tuple[str, ...]] = ("ecgr_gamma", "ecgr_index")
     records_steps = "ecgr_selected"
     beta: float | None = number(None, at_least=0, at_most=1)
     ratio: float = number(0.5, above=0, at_most=1)
     select: str = choice("greedy", SELECTIONS)
     memory: float = number(2.0, above=0, at_most=1e9)  # GiB
+    alignment: bool = False  # whether to measure it: one more pass over all data in every round
+
+    def bind(self, context: BindContext, key: str) -> Self:
+        bound = super().bind(context, key)
+        if self.alignment:
+            bound.records = (*self.records, *COSINES)  # type: ignore[misc]
+        return bound
 
     @property
     def damping(self) -> float:
@@ -89,7 +105,12 @@ class Ecgr(Modifier):
             raise bad_value(key, value, f"{reason} {most} at most")
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "beta": self.damping, "memory": None}
+        kept = {key: value for key, value in fields.items() if key != "alignment"}
+        kept |= {"alignment": True} if self.alignment else {}
+        return {**kept, "beta": self.damping, "memory": None}
+
+    def survey(self, clients: Clients) -> State:
+        return {"descent": -self.where.read(clients.full_gradient())} if self.alignment else {}
 
     def begin(self, local: LocalRun, memory: Memory) -> None:
         shape = (local.shared_steps, self.where.size)
@@ -110,23 +131,46 @@ class Ecgr(Modifier):
             gram = torch.zeros(len(trace), len(trace), dtype=torch.float64, device=trace.device)
             for steps in _differences(trace, start):
                 gram.addmm_(steps, steps.T)
+            gram = gram.to("cpu")  # one copy a client: the choice reads values, step by step
             chosen = select(gram, count, self.select)
-            coefficients = torch.full(
-                (len(trace),), self.damping, dtype=torch.float64, device=trace.device
-            )
+            coefficients = torch.full((len(trace),), self.damping, dtype=torch.float64)
             coefficients[chosen] = 1.0
             length, damped = gram.sum().clamp(min=0.0), coefficients @ gram @ coefficients
             if damped > 0:  # else there is nothing to scale: the plain sum stands
                 gamma = float((length / damped).sqrt())
-                result = torch.cat([coefficients @ steps for steps in _differences(trace, start)])
+                coefficients = upload(coefficients, trace.device)
+                result = _weighted_steps(trace, start, coefficients)
                 self.where.write(local.update, (gamma * result).to(local.update))
         memory.scratch["gamma"] = torch.tensor(gamma, dtype=torch.float64)
         memory.scratch["chosen"] = torch.tensor(chosen)
+        if self.alignment:
+            memory.scratch["cosines"] = cosines(trace, start, chosen, memory.scratch["descent"])
+        # Of steps drawn at random the mean is a half.
+        middle = (memory.scratch["chosen"].double().mean() + 0.5) / len(trace)
+        memory.scratch["index"] = middle
 
     def finish(self, local: LocalRun, memory: Memory) -> ClientResult:
-        return ClientResult(
-            numbers=[memory.scratch["gamma"]], chosen=memory.scratch["chosen"].tolist()
-        )
+        numbers: list[Tensor | float] = [memory.scratch["gamma"], memory.scratch["index"]]
+        if self.alignment:
+            numbers += memory.scratch["cosines"].unbind()
+        return ClientResult(numbers=numbers, chosen=memory.scratch["chosen"].tolist())
+
+
+def cosines(trace: Tensor, start: Tensor, chosen: list[int], direction: Tensor) -> Tensor:
+    """Between a direction and the sums of the chosen steps and of the others; nan of nothing."""
+    taken = torch.zeros(2, len(trace), dtype=torch.float64)
+    taken[1] = 1.0
+    taken[0, chosen], taken[1, chosen] = 1.0, 0.0
+    taken = upload(taken, trace.device)
+    inner, squares = taken.new_zeros(2), taken.new_zeros(2)
+    place = 0
+    for steps in _differences(trace, start):
+        sums = taken @ steps
+        columns = direction[place : place + steps.shape[1]].to(sums)
+        inner += sums @ columns
+        squares += sums.square().sum(dim=1)
+        place += steps.shape[1]
+    return inner / (squares.sqrt() * direction.double().norm().to(squares))
 
 
 def select(gram: Tensor, count: int, how: str) -> list[int]:
@@ -154,13 +198,33 @@ def select(gram: Tensor, count: int, how: str) -> list[int]:
     return chosen
 
 
+def block_width(trace: Tensor) -> int:
+    """How many columns of a trace are worked on at a time, on the device where it lies."""
+    if trace.device.type != "cuda":
+        return CPU_COLUMNS
+    return max(CPU_COLUMNS, min(GPU_COLUMNS, GPU_ELEMENTS // len(trace)))
+
+
 def _differences(trace: Tensor, start: Tensor) -> Iterator[Tensor]:
     """The steps between the recorded parameters, in float64, a block of columns at a time."""
-    for first in range(0, trace.shape[1], BLOCK):
-        columns = slice(first, min(first + BLOCK, trace.shape[1]))
-        after = trace[:, columns].double()
-        before = torch.cat([start[None, columns].double(), after[:-1]])
-        yield after - before
+    for columns in _blocks(trace):
+        path = torch.cat([start[None, columns], trace[:, columns]]).double()
+        yield path[1:] - path[:-1]
+
+
+def _weighted_steps(trace: Tensor, start: Tensor, coefficients: Tensor) -> Tensor:
+    """sum_i c_i (w_i - w_{i-1}), as sum_i (c_i - c_{i+1}) w_i - c_1 w_0 with c_{n+1} = 0."""
+    weights = coefficients.clone()
+    weights[:-1] -= coefficients[1:]
+    sums = [weights @ trace[:, columns].double() for columns in _blocks(trace)]
+    return torch.cat(sums) - coefficients[0] * start.double()
+
+
+def _blocks(trace: Tensor) -> Iterator[slice]:
+    """Columns of the trace that are computed at a time."""
+    width = block_width(trace)
+    for first in range(0, trace.shape[1], width):
+        yield slice(first, min(first + width, trace.shape[1]))
 
 
 def _matrix(shape: tuple[int, int], like: Tensor, limit: float) -> Tensor:

@@ -26,6 +26,7 @@ class Dynamic(Modifier):
     """
 
     order = 25
+    capturable = True
     needs = Needs(global_model=True)
     records = ("gradient_state_norm",)
     alpha: float = number(0.01, at_least=SMALLEST)

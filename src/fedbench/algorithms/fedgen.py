@@ -21,6 +21,7 @@ from fedbench.algorithms.context import (
     Memory,
     RoundPlan,
     State,
+    label_counts,
 )
 from fedbench.algorithms.modifier import Modifier, Needs
 from fedbench.core.errors import BadInput
@@ -29,6 +30,7 @@ from fedbench.core.flat_model import FlatModel
 from fedbench.core.model import Model
 from fedbench.core.optimizers import Adam
 from fedbench.core.seeding import derive, torch_generator
+from fedbench.core.transfer import upload
 
 MOST = 10**6  # of any of its sizes and counts
 
@@ -44,8 +46,8 @@ class Network(Model):
         self.fc2 = nn.Linear(hidden, latent)
 
     def forward(self, noise: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
-        labels = functional.one_hot(labels, self.classes).to(noise.dtype)
-        return self.fc2(functional.relu(self.bn(self.fc1(torch.cat([noise, labels], dim=1)))))
+        given = noise.new_zeros(len(labels), self.classes).scatter_(1, labels[:, None], 1.0)
+        return self.fc2(functional.relu(self.bn(self.fc1(torch.cat([noise, given], dim=1)))))
 
 
 @dataclass
@@ -109,19 +111,28 @@ class Generator(Modifier):
         return self.generator.size * len(plan.invited), self.classes * len(plan.cohort)
 
     def init_server(self, model: FlatModel) -> State:
+        """The labels and Adam's counter are on the CPU, where they are read without waiting."""
         w, b = self.generator.w, self.generator.b
-        moments = {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": w.new_zeros(())}
-        return {"w": w.clone(), "b": b.clone(), "labels": w.new_zeros(self.classes), **moments}
+        return {
+            "w": w.clone(),
+            "b": b.clone(),
+            "labels": torch.zeros(self.classes, dtype=w.dtype),
+            "m": torch.zeros_like(w),
+            "v": torch.zeros_like(w),
+            "t": torch.zeros((), dtype=w.dtype),
+        }
 
     def begin(self, local: LocalRun, memory: Memory) -> None:
         memory.scratch["seen"] = local.model.w.new_zeros(self.classes)
+        present = memory.server["labels"].nonzero().flatten()
+        memory.scratch["present"] = upload(present, local.model.device)
         self.generator.load(memory.server["w"], memory.server["b"])
         self.generator.module.eval()
 
     def loss(self, local: LocalRun, memory: Memory, loss: Tensor) -> Tensor:
         y = local.batch.y
-        memory.scratch["seen"] += torch.bincount(y, minlength=self.classes).to(loss.dtype)
-        present = memory.server["labels"].nonzero().flatten()
+        memory.scratch["seen"] += label_counts(y, self.classes).to(loss.dtype)
+        present = memory.scratch["present"]
         if local.round == 0 or local.epoch >= self.early_stop or not len(present):
             return loss
         fading = self.decay**local.round
@@ -148,7 +159,7 @@ class Generator(Modifier):
         """Train the generator against every client's classifier; all ranks do the same."""
         counts, heads = uploaded[:, -self.classes :], uploaded[:, : -self.classes]
         weights = label_weights(counts)
-        present = (counts.sum(dim=0) > 0).to(state["labels"].dtype)
+        present = (counts.sum(dim=0) > 0).to(state["labels"])
         choices = present.nonzero().flatten()
         flat = self.generator
         flat.load(state["w"], state["b"])
@@ -165,10 +176,10 @@ class Generator(Modifier):
         }
         draw = torch_generator(self.context.seed, "generator training", plan.index)
         for _ in range(self.generator_steps):
-            y = choices[
-                torch.randint(len(choices), (self.batch,), generator=draw).to(choices.device)
-            ]
-            noise = torch.rand(self.batch, self.noise, generator=draw).to(heads)
+            y = choices[torch.randint(len(choices), (self.batch,), generator=draw)]
+            y = upload(y, heads.device)
+            noise = torch.rand(self.batch, self.noise, generator=draw).to(heads.dtype)
+            noise = upload(noise, heads.device)
             flat.g.zero_()
             z = flat.module(noise, y)
             (self._teachers(heads, z, y, weights) + diversity(noise, z)).backward()

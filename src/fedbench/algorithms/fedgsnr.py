@@ -123,13 +123,13 @@ class Gsnr(Modifier):
         moments = {}
         for i in mine:
             mean, variance = clients.gradient_moments(cohort[i], examples[i], index)
-            moments[i] = self.where.read(mean), self.where.read(variance)
+            moments[i] = self.where.read(mean).to("cpu"), self.where.read(variance).to("cpu")
 
         def write_moments(i: int, row: Tensor) -> None:
             row[:size], row[size:] = moments[i]
 
         def write_spread(i: int, row: Tensor) -> None:
-            row[:] = (moments[i][0].cpu() - mean_of_all).square()
+            row[:] = (moments[i][0] - mean_of_all).square()
 
         both = weighted_sum(group, owners, weights, 2 * size, kind, write_moments)
         mean_of_all, within = both[:size], both[size:]
@@ -143,7 +143,7 @@ def statistic(
     m: Tensor, s: Tensor, mean: Tensor, variance: Tensor, batch: int
 ) -> tuple[float, float]:
     """n_k and r_k of a client with moments m, s."""
-    m, s, mean, variance = (vector.to("cpu", torch.float64) for vector in (m, s, mean, variance))
+    m, s, mean, variance = (vector.to(torch.float64) for vector in (m, s, mean, variance))
     inner = float(m @ mean + (s * variance).sqrt().sum() / batch)
     own, whole = float(m @ m + s.sum() / batch), float(mean @ mean + variance.sum() / batch)
     ratio = (

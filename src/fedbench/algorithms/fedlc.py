@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from fedbench.algorithms.context import LocalRun, Memory
+from fedbench.algorithms.context import LocalRun, Memory, label_counts
 from fedbench.algorithms.modifier import Modifier
 from fedbench.core.fields import choice, number
 
@@ -27,6 +27,7 @@ class Calibration(Modifier):
     """
 
     order = 1
+    capturable = True
     tau: float = number(1.0, at_least=0, at_most=1e30)
     variant: str = choice("softmax", ("softmax", "paper"))
 
@@ -36,8 +37,7 @@ class Calibration(Modifier):
         return self.tau != 0.0 or self.variant == "paper"
 
     def begin(self, local: LocalRun, memory: Memory) -> None:
-        counts = torch.bincount(local.own.labels, minlength=self.context.classes)
-        counts = counts.to(local.model.w.dtype)
+        counts = label_counts(local.own.labels, self.context.classes).to(local.model.w.dtype)
         memory.scratch["margin"] = self.tau * counts.clamp(min=LEAST_COUNT).pow(-0.25)
 
     def loss(self, local: LocalRun, memory: Memory, loss: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from fedbench.algorithms.aggregate import Mean
@@ -78,8 +79,8 @@ class LeaveOneOut(Modifier):
         change = alpha.new_zeros(1)
         if self.alpha_mode == "derivative":
             change = -2.0 * (1.0 - alpha) * memory.scratch["square"]
-        elif self.alpha_mode == "difference" and bool(before >= 0):
-            change = before - sent
+        elif self.alpha_mode == "difference":
+            change = torch.where(before >= 0, before - sent, change)
         new = (alpha - self.alpha_rate * change).clamp(0.0, self.alpha_max)
         state = {"alpha": new, "square": sent}
         return ClientResult(client=state, numbers=[self._alpha(local, memory)])

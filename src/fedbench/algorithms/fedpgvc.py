@@ -9,28 +9,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedbench.algorithms.context import BindContext, LocalRun, Memory, RoundPlan, State
-from fedbench.algorithms.modifier import Modifier, Needs, last_layers
+from fedbench.algorithms.context import Clients, LocalRun, Memory, RoundPlan, State
+from fedbench.algorithms.modifier import Needs, OnLastLayers
 from fedbench.algorithms.server_optimizer import Add
-from fedbench.core.fields import choice, count, number
-from fedbench.core.flat_model import flatten
+from fedbench.core.fields import choice, count, number_or
+from fedbench.core.flat_model import FlatModel, flatten
 
 LEAST_NORM = 1e-30  # a gradient of zero stays zero
 READINGS = ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add", "code")
+MEASURED = ("measured", "measured_mean")
 NO_MOMENTUM = "its steps on the last layers are no gradients that momentum may sum up"
 
 
 @dataclass
-class Pgvc(Modifier):
+class Pgvc(OnLastLayers):
     """On the last layers, with g the mini-batch gradient and rho the gradient of half the mean
     squared loss (Eq. 14):
 
-    norm        sigma * g_l / ||g_l||  for every layer l (Eqs. 8-10: steps of constant length)
+    norm        sigma * g_l / ||g_l||  for every layer l (Eqs. 8-10: steps of constant length);
+                sigma `measured` is the standard deviation of the norms of layer l's gradients
+                under IID data (Eq. 5), `measured_mean` their mean, which is what Eq. 10 wants
     eq15        rho (*) g, entry by entry, as printed: not a descent direction
     layer_norm  ||rho_l|| * g_l
     layer_mean  mean(rho_l) * g_l
@@ -40,15 +43,10 @@ class Pgvc(Modifier):
     """
 
     order = 10
+    capturable = True
     rho: str = choice("norm", READINGS)
-    sigma: float = number(1.0, above=0, at_most=1e6)
-    layers: int = count(2, at_least=0)
-    skip: int = count(0, at_least=0)  # layers at the end that are left out before `layers`
-
-    def bind(self, context: BindContext, key: str) -> Self:
-        bound = super().bind(context, key)
-        bound.where = last_layers(context, self.layers, key, self.skip)
-        return bound
+    sigma: int | float | str = number_or(1.0, MEASURED, above=0, at_most=1e6)
+    sigma_rounds: int = count(5)  # of the IID run by which sigma is measured
 
     @cached_property
     def layer_slices(self) -> list[slice]:
@@ -68,7 +66,33 @@ class Pgvc(Modifier):
         return Needs(no_momentum="" if self.rho == "code" else NO_MOMENTUM)
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return fields if self.rho == "norm" else {**fields, "sigma": None}
+        if self.measures:
+            return fields
+        kept = {name: value for name, value in fields.items() if name != "sigma_rounds"}
+        return {**kept, "sigma": float(self.sigma) if self.rho == "norm" else None}
+
+    @property
+    def measures(self) -> bool:
+        return self.rho == "norm" and self.sigma in MEASURED
+
+    def init_server(self, model: FlatModel) -> State:
+        return {"sigma": model.w.new_zeros(len(self.layer_slices))} if self.measures else {}
+
+    def measure(self, clients: Clients) -> State:
+        if not self.measures:
+            return {}
+        found = clients.iid_gradient_norms(self.where, self.layer_slices, self.sigma_rounds)
+        mean, deviation = (value.to(clients.weights) for value in found)
+        return {"sigma": deviation if self.sigma == "measured" else mean}
+
+    def facts(self, state: State) -> dict[str, float]:
+        """sigma by the name of its layer."""
+        if not self.measures:
+            return {}
+        model = self.context.model
+        touched = [one for one in model.layers if model.overlaps(self.where, one)]
+        values = state["sigma"].tolist()
+        return {f"sigma/{one.name}": value for one, value in zip(touched, values, strict=True)}
 
     def extra_gradients(self, plan: RoundPlan) -> int:
         return sum(plan.samples) if self.rho == "code" else 0
@@ -87,8 +111,11 @@ class Pgvc(Modifier):
             return
         g = self.where.read(local.model.g)
         if self.rho == "norm":
-            for layer in self.layer_slices:
-                g[layer].mul_(self.sigma / torch.linalg.vector_norm(g[layer]).clamp_(LEAST_NORM))
+            sigmas = (
+                memory.server["sigma"] if self.measures else [self.sigma] * len(self.layer_slices)
+            )
+            for layer, sigma in zip(self.layer_slices, sigmas, strict=True):
+                g[layer].mul_(sigma / torch.linalg.vector_norm(g[layer]).clamp_(LEAST_NORM))
         else:
             self._penalise(g, memory.scratch["rho"])
         if isinstance(self.where.index, Tensor):  # g is no view then

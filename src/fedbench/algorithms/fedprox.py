@@ -22,6 +22,7 @@ class Prox(Modifier):
     """
 
     order = 20
+    capturable = True
     mu: float = number(0.01, at_least=0)
 
     @property

@@ -24,7 +24,7 @@ from fedbench.algorithms.context import (
     StepPlan,
 )
 from fedbench.core.errors import require
-from fedbench.core.fields import check_fields
+from fedbench.core.fields import check_fields, count
 from fedbench.core.flat_model import FlatModel, Selection
 
 
@@ -53,6 +53,8 @@ class Modifier:
     order: ClassVar[int] = 0  # modifiers act in this order, whatever the order on the command line
     update_first: ClassVar[bool] = False  # its `update` replaces the update: it precedes all others
     personal: ClassVar[bool] = False  # clients have models of their own
+    # It reads the number of rounds: a finished run with it cannot be extended by more.
+    uses_rounds: ClassVar[bool] = False
     collects: ClassVar[bool] = False  # `server` gets every client's upload instead of their sum
     records: ClassVar[tuple[str, ...]] = ()  # columns for the metrics, a number a client each
     records_steps: ClassVar[str] = ""  # a column of step numbers a client
@@ -70,6 +72,22 @@ class Modifier:
     def active(self) -> bool:
         """False when the settings make it the identity: the engine then leaves it out."""
         return True
+
+    @property
+    def own_steps(self) -> bool:
+        """Whether some parameters take other steps than the clients' optimizer at their rate."""
+        return False
+
+    @property
+    def capturable(self) -> bool:
+        """Whether its hooks inside of steps may be recorded once and replayed for all clients.
+
+        A replay knows nothing of Python: such hooks (`loss`, `probe`, `grad`, `stepped`) must not
+        read numbers of `local` that change (`lr`, `step`, `round`, `client` ...), nor values of
+        tensors, and may write only to `memory.scratch`, `local.model` and `local.batch`. They may
+        read `memory` and `local.before`. Who does not say so is not recorded: docs/gpu.md.
+        """
+        return False
 
     @property
     def remembers(self) -> bool:
@@ -124,6 +142,14 @@ class Modifier:
     def init_server(self, model: FlatModel) -> State:
         return {}
 
+    def measure(self, clients: Clients) -> State:
+        """Before the first round: what of the server's state must be measured."""
+        return {}
+
+    def facts(self, state: State) -> dict[str, float]:
+        """What of the server's state belongs into the summary, under names for a reader."""
+        return {}
+
     def init_client(self, model: FlatModel) -> State:
         """The memory of a client that has never taken part."""
         return {}
@@ -142,6 +168,10 @@ class Modifier:
 
         Needed are only those of the clients that this rank owns.
         """
+        return {}
+
+    def survey(self, clients: Clients) -> State:
+        """Before the clients work: what each finds in its `memory.scratch`, the same for all."""
         return {}
 
     def begin(self, local: LocalRun, memory: Memory) -> None:
@@ -206,3 +236,16 @@ def last_layers(context: BindContext, layers: int | None, key: str, skip: int = 
         require(skip <= count, f"{key}.skip", skip, words)
         chosen = model.last(layers, f"{key}.layers", skip)
     return model.without(chosen, model.without(model.everything(), context.shared))
+
+
+@dataclass(kw_only=True)
+class OnLastLayers(Modifier):
+    """A modifier of the last layers, or of those before the last `skip` ones."""
+
+    layers: int = count(2, at_least=0)
+    skip: int = count(0, at_least=0)  # layers at the end that are left out before `layers`
+
+    def bind(self, context: BindContext, key: str) -> Self:
+        bound = super().bind(context, key)
+        bound.where = last_layers(context, self.layers, key, self.skip)
+        return bound

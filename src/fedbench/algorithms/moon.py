@@ -32,6 +32,7 @@ class Contrast(Modifier):
     """
 
     order = 2
+    capturable = True
     needs = Needs(embedding=True)
     mu: float = number(1.0, at_least=0, at_most=1e30)
     temperature: float = number(0.5, at_least=SMALLEST, at_most=1e30)

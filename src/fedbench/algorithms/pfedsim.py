@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as functional
@@ -32,8 +32,9 @@ LARGEST = 0.9999  # of a similarity: two equal classifiers would weigh infinitel
 ROW_ELEMENTS = 2**23  # of all clients' models that are exchanged at a time
 
 
-def is_personal(warmup: float, index: int, rounds: int) -> bool:
+def is_personal(warmup: float, index: int, rounds: int | None) -> bool:
     """Whether a round belongs to the second phase."""
+    assert rounds is not None  # both pieces declare that they use it
     return index >= int(warmup * rounds + 1e-9)  # 0.29 of 100 rounds are 29
 
 
@@ -41,6 +42,7 @@ def is_personal(warmup: float, index: int, rounds: int) -> bool:
 class UntilWarm(Mean):
     """The aggregate slot: FedAvg in the first phase, nothing in the second."""
 
+    uses_rounds: ClassVar[bool] = True
     warmup: float = 0.5
 
     def coefficients(self, plan: RoundPlan) -> list[float]:
@@ -61,6 +63,7 @@ class Similarity(Modifier):
 
     order = 90
     personal = True
+    uses_rounds = True
     collects = True
     warmup: float = number(0.5, at_least=0, at_most=1)
 
@@ -97,7 +100,8 @@ class Similarity(Modifier):
         similarity = clients.server_state(self.name)["similarity"]
         weights = mixture(similarity).to(kind).cpu()
         mine = [k for k in members if owners[k] == group.rank]
-        starts = {k: self._model(clients, k).clone() for k in mine}
+        device = clients.weights.device
+        starts = {k: self._model(clients, k).to(device, copy=True) for k in mine}
         owned = [k for k, owner in enumerate(owners) if owner == group.rank]
         width = max(1, ROW_ELEMENTS // len(owners))
         for first in range(0, self.body.size, width):

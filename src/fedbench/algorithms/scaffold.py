@@ -53,6 +53,11 @@ class ControlVariate(Modifier):
         return self.layers != 0
 
     @property
+    def capturable(self) -> bool:
+        """Outside of the momentum buffer, a step reads the round's rate."""
+        return self.correction == "inside"
+
+    @property
     def upload_size(self) -> int:
         return self.where.size
 
