@@ -43,7 +43,7 @@ from fedbench.report.table import Values
 NOT_TESTABLE = "not testable"
 KINDS = ("better", "equal", "above", "below", "between")
 LEAST_MARGIN = 1.0  # points, of an equivalence claim that states none
-TOLD = 3  # comparisons that the one line apair a claim names
+TOLD = 3  # comparisons that the one line about a claim names
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def judge_claims(values: Values, published: Sequence[Published]) -> list[Claim]:
 
 
 def _is_reading(spec: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Whether a claim is apair a further reading of a method, rather than apair the first."""
+    """Whether a claim is about a further reading of a method, rather than about the first."""
     sides = [name for key in ("better", "than", "equal", "to") for name in listed(spec.get(key))]
     named = listed((spec.get("where") or {}).get(METHOD))
     return any(name in experiment.readings for name in sides) or (

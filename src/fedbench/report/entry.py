@@ -65,6 +65,12 @@ def build_entry(study: Study, results: Path) -> Entry:
     return entry
 
 
+def claims_of(study: Study) -> list[Claim]:
+    """What the runs say to the claims, when nothing else of the study is wanted."""
+    values = Values(study, _all_measures(study))
+    return judge_claims(values, study.experiment.published_numbers())
+
+
 def _all_measures(study: Study) -> list[Measure]:
     """Of the form and of its parts. A figure that shows none is judged by those that its claims
     name.

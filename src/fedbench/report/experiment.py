@@ -217,6 +217,16 @@ class Experiment:
         groups = [] if self.folders else _chosen_groups(self.name)
         return json.dumps([self.base, groups, self.folders], sort_keys=True)
 
+    def choice(self, cell: Cell, group: str) -> str:
+        """The file of a group, `data` or `model`, that the words of a cell name, else this file.
+
+        Nothing when neither does: the group's default.
+        """
+        named = [] if self.folders else _chosen_groups(self.name)
+        files = [str(one[f"override /{group}"]) for one in named if f"override /{group}" in one]
+        files += [word.partition("=")[2] for word in cell.overrides if _key(word) == group]
+        return files[-1] if files else ""
+
     def job(self, cell: Cell, seed: int, scale: str) -> list[str]:
         """The words of a run on the command line."""
         search = search_path(self.folders)

@@ -15,6 +15,7 @@ SYMBOLS = {  # beside every colour, for those who do not see it, and in plain te
     **{"supported": "✓", "contradicted": "✗", "undecided": "?", "not testable": "-"},
 }
 OUTCOMES = ("supported", "contradicted", "undecided", "not testable")  # of a claim
+NOT_TESTABLE, NOT_AN_EXPERIMENT = "not testable here", "not an experiment"  # states of a table
 
 
 @dataclass
@@ -184,13 +185,16 @@ class Entry:
     @property
     def state(self) -> str:
         """What this table or figure decides, further readings aside."""
-        if self.plumbing:
-            return "plumbing only"
-        found = [claim.outcome for claim in self.claims if not claim.reading]
-        testable = [outcome for outcome in found if outcome != "not testable"]
-        if not testable:
-            return "not testable here" if found else "no claim"
-        decided = [outcome for outcome in testable if outcome != "undecided"]
-        if not decided:
-            return "undecided"
-        return "decided" if len(decided) == len(testable) else "partly decided"
+        return "plumbing only" if self.plumbing else state_of(self.claims)
+
+
+def state_of(claims: list[Claim]) -> str:
+    """What the claims of a table or figure amount to, further readings aside."""
+    found = [claim.outcome for claim in claims if not claim.reading]
+    testable = [outcome for outcome in found if outcome != "not testable"]
+    if not testable:
+        return NOT_TESTABLE if found else "no claim"
+    decided = [outcome for outcome in testable if outcome != "undecided"]
+    if not decided:
+        return "undecided"
+    return "decided" if len(decided) == len(testable) else "partly decided"

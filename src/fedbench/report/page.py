@@ -27,6 +27,7 @@ from fedbench.core.files import write_atomically
 from fedbench.report.claims import describe
 from fedbench.report.experiment import OWN, not_experiments
 from fedbench.report.model import (
+    NOT_AN_EXPERIMENT,
     OUTCOMES,
     SYMBOLS,
     Claim,
@@ -151,6 +152,7 @@ def _environment(target: Path, results: Path) -> Environment:
     }
     environment.filters |= {"describe": describe, "places": _places}
     environment.globals |= {"symbols": SYMBOLS, "outcome_names": OUTCOMES, "own": OWN}
+    environment.globals["not_an_experiment"] = NOT_AN_EXPERIMENT
     return environment
 
 

@@ -1,0 +1,72 @@
+"""The list of every table and figure says what the experiment files and the archive say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from support import study_small
+
+from fedbench.report.archive import archive_plans
+from fedbench.report.catalogue import Row, markdown, rows
+from fedbench.report.execute import Executor
+from fedbench.report.experiment import experiments_folder, load, names
+from fedbench.report.plan import make_plans
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Row]:
+    return rows(Path("nowhere"))
+
+
+def row(found: list[Row], name: str) -> Row:
+    (one,) = [one for one in found if f"experiment={name} " in one.command]
+    return one
+
+
+def test_the_page_is_what_the_files_say():
+    page = (PROJECT / "docs" / "tables.md").read_text(encoding="utf-8")
+    assert page == markdown(PROJECT / "results"), (
+        "run `python -m fedbench.report.catalogue > docs/tables.md`"
+    )
+
+
+def test_nothing_is_left_out(found):
+    commands = [one.command.split()[1] for one in found if one.command]
+    assert commands == [f"experiment={name}" for name in names()]
+    others = yaml.safe_load((experiments_folder() / "_not_experiments.yaml").read_text())
+    listed = {(one.paper, one.number) for one in found if one.state == "not an experiment"}
+    assert listed == {(paper, number) for paper, inside in others.items() for number in inside}
+
+
+def test_what_is_not_at_hand_is_named(found):
+    assert row(found, "fedpgvc/table2").state == "not decided yet"
+    assert row(found, "fedncv/figure2").state == "not testable here: EMNIST by class"
+    partly = row(found, "fedncv/figure3").state
+    assert partly == "not decided yet; in part not testable here: SVHN, CINIC-10"
+    assert "weights of a pre-trained vit_b32" in row(found, "fedpgvc/table4").state
+
+
+def test_runs_are_counted_as_they_are_planned(found):
+    tuned, table = row(found, "fedpgvc/tuned"), row(found, "fedpgvc/table2")
+    assert tuned.ours
+    assert not table.ours
+    assert tuned.runs[-1] == "24 after 96 trials"
+    cells = load("fedpgvc/table2").cells("paper")
+    assert table.runs[-1] == str(sum(len(cell.seeds) for cell in cells))
+    assert row(found, "fedpgvc/table4").runs[1] == ""  # it has no decisive scale
+
+
+def test_archived_runs_give_the_state(tmp_path, monkeypatch):
+    study_small.write_configuration(tmp_path / "conf")
+    study_small.use(tmp_path / "conf", monkeypatch)
+    results = tmp_path / "results"
+    assert row(rows(results), "small/table1").state == "not decided yet"
+    plans = make_plans([(load("small/table1"), "decisive")], results, 1, lambda done, wanted: None)
+    assert {outcome.status for outcome in Executor(results, 1).run(plans[0].jobs)} == {"finished"}
+    assert row(rows(results), "small/table1").state == "not decided yet"  # not archived
+    assert archive_plans(plans, results) == 2
+    assert row(rows(results), "small/table1").state == "undecided"  # a single seed
