@@ -14,7 +14,7 @@ from fedbench.report.comparison import equal_cost, significance
 from fedbench.report.entry import _all_measures, build_entry
 from fedbench.report.experiment import Published
 from fedbench.report.measures import as_measure
-from fedbench.report.notes import Notes
+from fedbench.report.notes import Footnotes
 from fedbench.report.table import Values
 from fedbench.report.text import csv_rows
 
@@ -45,7 +45,7 @@ def test_equal_cost_is_the_best_accuracy_for_what_the_cheapest_spent(tmp_path):
         lambda labels, seed: "finished" if labels["data"] == "X" else "missing",
     )
     bytes_grid, gradients_grid = (
-        equal_cost(one, "test_accuracy", kind, Notes(one)) for kind in ("bytes", "gradients")
+        equal_cost(one, "test_accuracy", kind, Footnotes(one)) for kind in ("bytes", "gradients")
     )
     assert [row.labels + [cell.measured for cell in row.cells] for row in bytes_grid.rows] == [
         ["A", "40.00", "-"],
@@ -57,7 +57,7 @@ def test_equal_cost_is_the_best_accuracy_for_what_the_cheapest_spent(tmp_path):
     assert [row.cells[0].measured for row in gradients_grid.rows] == ["40.00", "90.00"]
     assert gradients_grid.caption.endswith("X: 30.")
     none = study(tmp_path / "none", made, lambda labels, seed: {}, lambda labels, seed: "missing")
-    assert equal_cost(none, "test_accuracy", "bytes", Notes(none)) is None
+    assert equal_cost(none, "test_accuracy", "bytes", Footnotes(none)) is None
 
 
 def predictions(right: int) -> dict[str, list[int]]:
@@ -76,7 +76,7 @@ def test_significance_is_mcnemar_corrected_by_holm_and_a_paired_test_over_seeds(
             "predictions.npz": predictions(right[labels["method"]][seed]),
         },
     )
-    (grid,) = significance(Values(one, [BEST]), BEST, Notes(one))
+    (grid,) = significance(Values(one, [BEST]), BEST, Footnotes(one))
     assert grid.title == "Significance against A"
     assert [row.labels for row in grid.rows] == [["B"], ["C"]]
     b, c = (row.cells[0] for row in grid.rows)
@@ -134,7 +134,7 @@ def test_significance_without_common_images_and_with_fewer_seeds(tmp_path):
         ),
     )
     (grid,) = significance(
-        Values(one, [BEST]), BEST, Notes(one), on_images=False
+        Values(one, [BEST]), BEST, Footnotes(one), on_images=False
     )  # C has no run to compare with
     assert grid.title == "Significance against A"
     assert "McNemar" not in grid.caption
@@ -148,14 +148,14 @@ def test_significance_without_common_images_and_with_fewer_seeds(tmp_path):
         lambda labels, seed: {**metrics(0.5 + seed / 10), "predictions.npz": predictions(50)},
         lambda labels, seed: "diverged" if labels == {"data": "Y", "method": "A"} else "finished",
     )
-    (grid,) = significance(Values(two, [BEST]), BEST, Notes(two))
+    (grid,) = significance(Values(two, [BEST]), BEST, Footnotes(two))
     assert grid.caption.endswith("Not tested, as A has no finished run: Y.")
 
 
 def test_equal_cost_leaves_out_a_damaged_run_and_no_other(tmp_path):
     one = study(tmp_path, experiment({}, TWO, seeds=[0, 1]), lambda labels, seed: metrics(0.5))
     (tmp_path / "1-0" / "metrics.csv").write_text("round,test_acc")
-    grid = equal_cost(one, "test_accuracy", "bytes", Notes(one))
+    grid = equal_cost(one, "test_accuracy", "bytes", Footnotes(one))
     assert [row.cells[0].measured for row in grid.rows] == ["50.00 ± 0.00", "50.00 (1 of 2 seeds)"]
     assert grid.rows[1].cells[0].detail == "seeds: damaged, 50.00"
 

@@ -12,7 +12,7 @@ from fedbench.report.entry import build_entry
 from fedbench.report.experiment import Experiment, Published
 from fedbench.report.measures import as_measure
 from fedbench.report.model import GridCell
-from fedbench.report.notes import Notes
+from fedbench.report.notes import Footnotes
 from fedbench.report.runs import Study
 from fedbench.report.table import Values, build_grid
 
@@ -25,7 +25,7 @@ STAR, NUMBER = ("*", None, "star"), ("20", 20.0, "")
 
 def cells(one: Study, measures: list, published: list[Published]) -> list[GridCell]:
     grid = build_grid(
-        Values(one, measures), {"rows": ["method"], "columns": []}, Notes(one), published, "A title"
+        Values(one, measures), {"rows": ["method"], "columns": []}, Footnotes(one), published, "A title"
     )
     return [cell for row in grid.rows for cell in row.cells]
 
@@ -89,7 +89,7 @@ def test_a_cell_that_is_not_what_its_label_says_has_no_verdict_and_says_why(tmp_
         made.replaced({"method": "B"}, "decisive") == made.replaced({"method": "A"}, "paper") == []
     )
     one = study(tmp_path, made, lambda labels, seed: metrics(0.9), scale="decisive")
-    notes = Notes(one)
+    notes = Footnotes(one)
     published = [printed(name, "Best", "90.00", 90.0, "") for name in "AB"]
     grid = build_grid(
         Values(one, [BEST]), {"rows": ["method"], "columns": []}, notes, published, ""

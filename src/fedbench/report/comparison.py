@@ -6,7 +6,7 @@ from typing import Any
 
 from fedbench.report.measures import Measure, is_reference
 from fedbench.report.model import Grid, GridCell, GridRow
-from fedbench.report.notes import Notes
+from fedbench.report.notes import Footnotes
 from fedbench.report.readers import UNREADABLE, Reading, cost_series
 from fedbench.report.runs import Study, StudyCell, StudyRun
 from fedbench.report.significance import Paired, holm, paired
@@ -38,7 +38,7 @@ def accuracy_columns(measures: list[Measure]) -> list[str]:
     return list(dict.fromkeys(columns)) or ["test_accuracy"]
 
 
-def equal_cost(study: Study, accuracy: str, kind: str, notes: Notes) -> Grid | None:
+def equal_cost(study: Study, accuracy: str, kind: str, notes: Footnotes) -> Grid | None:
     """The best accuracy, a column of metrics.csv, for what the cheapest run of a table's column has
     spent in all.
     """
@@ -96,7 +96,7 @@ def _at_budget(cell: StudyCell, accuracy: str, kind: str, budget: float | None) 
 
 
 def significance(
-    values: Values, measure: Measure, notes: Notes, on_images: bool = True
+    values: Values, measure: Measure, notes: Footnotes, on_images: bool = True
 ) -> list[Grid]:
     """Every method against each proposed one: McNemar on the test images, and a paired test over
     seeds.
@@ -120,7 +120,7 @@ def significance(
 
 
 def _against(
-    values: Values, measure: Measure, notes: Notes, name: str, on_images: bool
+    values: Values, measure: Measure, notes: Footnotes, name: str, on_images: bool
 ) -> Grid | None:
     study, cells, silent = values.study, {}, []
     which = "final" if measure.name == "final_accuracy" else "best"
@@ -207,7 +207,7 @@ def _words(
     )
 
 
-def _grid(study: Study, title: str, cell_of: Any, notes: Notes) -> Grid:
+def _grid(study: Study, title: str, cell_of: Any, notes: Footnotes) -> Grid:
     """Methods down, all other axes across."""
     axes = [axis for axis in study.experiment.axes if axis != METHOD]
     heads = combinations(study, axes)

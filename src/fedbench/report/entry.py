@@ -15,7 +15,7 @@ from fedbench.report.datasets import datasets_grid
 from fedbench.report.figures import describe, draw, save
 from fedbench.report.measures import DERIVED, OF_ANOTHER, Measure, as_measure, measures_of, readings
 from fedbench.report.model import Claim, Entry, Grid, Picture, RunLink, Setting
-from fedbench.report.notes import Notes
+from fedbench.report.notes import Footnotes
 from fedbench.report.readers import UNREADABLE
 from fedbench.report.runs import FAILED, REFUSED, Study, StudyCell, StudyRun
 from fedbench.report.spec import SMOKE
@@ -31,7 +31,7 @@ def build_entry(study: Study, results: Path) -> Entry:
     """Everything but the files of tables; pictures are drawn and saved below <results>/figures."""
     experiment, scale = study.experiment, study.scale
     runs = [run for cell in study.cells for run in cell.runs]
-    notes, published = Notes(study), experiment.published_numbers()
+    notes, published = Footnotes(study), experiment.published_numbers()
     values = Values(study, _all_measures(study))
     entry = Entry(
         name=experiment.name,
@@ -101,7 +101,7 @@ def _all_measures(study: Study) -> list[Measure]:
     return list({measure.label: measure for measure in found}.values())
 
 
-def _grids(values: Values, notes: Notes, published: list[Any]) -> list[Grid]:
+def _grids(values: Values, notes: Footnotes, published: list[Any]) -> list[Grid]:
     study = values.study
     show = study.experiment.show
     axes = list(study.experiment.axes)

@@ -9,7 +9,7 @@ from fedbench.report.runs import DIVERGED, FAILED, REFUSED, Study, StudyCell
 CHOICE = "choice"
 
 
-class Notes:
+class Footnotes:
     """Collects the footnotes of a study's cells and gives each its letter, in the order of their
     first use.
     """

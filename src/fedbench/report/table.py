@@ -10,7 +10,7 @@ from typing import Any
 from fedbench.report.experiment import Published
 from fedbench.report.measures import Measure, is_reference, readings
 from fedbench.report.model import Grid, GridCell, GridRow
-from fedbench.report.notes import Notes
+from fedbench.report.notes import Footnotes
 from fedbench.report.readers import UNREADABLE, Reading, sibling
 from fedbench.report.runs import Study, StudyCell
 from fedbench.report.significance import mcnemar_pooled
@@ -175,7 +175,7 @@ def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
 
 
 def build_grid(
-    values: Values, show: dict[str, Any], notes: Notes, published: list[Published], title: str
+    values: Values, show: dict[str, Any], notes: Footnotes, published: list[Published], title: str
 ) -> Grid:
     """Rows and columns as the file asks for; with several measures, the measure is the innermost
     column.
@@ -241,7 +241,7 @@ def _grid_cell(
     cell: StudyCell | None,
     measure: Measure,
     printed: dict[Any, Published],
-    notes: Notes,
+    notes: Footnotes,
 ) -> GridCell:
     if cell is None:
         return GridCell("")
