@@ -25,7 +25,11 @@ STAR, NUMBER = ("*", None, "star"), ("20", 20.0, "")
 
 def cells(one: Study, measures: list, published: list[Published]) -> list[GridCell]:
     grid = build_grid(
-        Values(one, measures), {"rows": ["method"], "columns": []}, Footnotes(one), published, "A title"
+        Values(one, measures),
+        {"rows": ["method"], "columns": []},
+        Footnotes(one),
+        published,
+        "A title",
     )
     return [cell for row in grid.rows for cell in row.cells]
 
