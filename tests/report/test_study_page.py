@@ -185,6 +185,20 @@ def test_a_large_drawing_is_embedded_as_pixels(tmp_path):
     )
 
 
+def test_a_picture_is_embedded_once(tmp_path):
+    """As a drawing or as pixels, never both, and not again where another figure is the same."""
+    entries = [table(f"a/figure{number}", "Paper", f"Figure {number}", "x") for number in (1, 2)]
+    for entry in entries:
+        entry.pictures = [draw(tmp_path, "drawing")]
+    page = written(tmp_path, *entries)
+    (source,) = Reader(page).values("src")
+    assert source.startswith("data:image/svg+xml,")
+    assert page.count("data:image/") == 1
+    assert page.count("The same picture as above") == 1
+    alone = written(tmp_path, entries[0])
+    assert len(page) < 2 * len(alone) - len(source)
+
+
 def test_headers_span_what_they_share():
     columns = [["A", "x", "1"], ["A", "x", "2"], ["A", "y", "2"], ["B", "y", "2"]]
     assert Grid("", [], columns, []).header() == [
