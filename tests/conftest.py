@@ -29,8 +29,17 @@ torch.set_num_threads(1)  # ranks are forked from this process: no thread pool m
 settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any pace")
 os.environ["WANDB_ERROR_REPORTING"] = "false"  # nothing is sent to W&B's makers
-# A shell without job control starts background jobs with Ctrl-C ignored, and children inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def signals_that_end_a_program():
+    """Ctrl-C and SIGTERM end what a test starts: children inherit a signal that is ignored.
+
+    A shell without job control ignores Ctrl-C in its background jobs, and a program that leaves
+    (`Ranks.leave`) ignores both: in a test that is the process of all later tests.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 compose_to_find_the_mode = Hydra.get_mode
