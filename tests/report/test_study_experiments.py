@@ -265,6 +265,29 @@ def test_reference_rows_stand_in_every_accuracy_table(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_it_builds_on_shared_files_that_build_on_nothing(name):
+    """A reader opens the experiment and the files that it names, and has seen everything."""
+    deeper = {below for shared in included(name) for below in included(shared)}
+    assert not deeper, f"{name} -> {included(name)} -> {sorted(deeper)}"
+
+
+def included(name: str) -> list[str]:
+    """The experiment files that its list of defaults names. `_grid` holds no settings of runs: it
+    only makes an experiment of a file.
+    """
+    entries = experiments._content(name).get("defaults", [])
+    files = [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
+    assert all(file.startswith("/experiment/") for file in files), files
+    return [file.removeprefix("/experiment/") for file in files if file != "/experiment/_grid"]
+
+
+def test_every_shared_file_is_used():
+    folder = experiments.experiments_folder()
+    shared = {str(file.relative_to(folder).with_suffix("")) for file in folder.glob("*/_*.yaml")}
+    assert shared == {file for name in NAMES for file in included(name) if "/_" in file}
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_hydra_reads_the_same_study(name):
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
