@@ -314,3 +314,21 @@ def test_its_jobs_type_check(name, which):
 def test_a_measure_is_a_name_or_a_map():
     assert as_measure("A", "area").parameters == {}
     assert as_measure("R", {"name": "rounds_to", "target": 0.5}).parameters == {"target": 0.5}
+
+
+def test_fedpmvr_s_tables_disagree_where_the_remark_says():
+    """Table 2 counts rounds to FedAvg's best accuracy, so Table 1 tells who can reach it."""
+    best, rounds = load("fedpmvr/table1"), load("fedpmvr/table2")
+    accuracy = {tuple(one.labels.items()): one.value for one in best.published_numbers()}
+    wrong = []
+    for number in rounds.published_numbers():
+        labels = number.labels
+        own = accuracy[tuple(labels.items())]
+        target = accuracy[tuple({**labels, "method": "FedAvg"}.items())]
+        if number.measure != "Rounds" or number.flag == "none" or own is None:
+            continue
+        if (number.flag == "") != (own >= target):
+            wrong.append(" ".join((labels["dataset"], labels["beta"], labels["method"])))
+    (remark,) = [text for text in rounds.remarks if "two tables disagree" in text]
+    assert len(wrong) == 10
+    assert sorted(re.findall(r"\w+ (?:\(\w+\) )?0\.\d \w+", remark)) == sorted(wrong)
