@@ -5,14 +5,17 @@ run goes on.
 from __future__ import annotations
 
 import signal
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from support.faulty_runs import SETTING, folder_of, one_line, result, run, uninterrupted
 
 from fedbench.core.errors import MachineFault
 from fedbench.parallel.failures import WorkerExit, WorkerFailure, describe, first_cause
+from fedbench.parallel.processes import launch
 
 METHOD = (*SETTING, "algo=scaffold", "results=broken", "runtime.workers=2")
 # What happens in a worker's second round, and what standard error says.
@@ -65,6 +68,25 @@ def test_a_failed_run_does_not_end_a_sweep():
     assert failed.status == 1
     for job in (0, 1):  # every job forks its workers anew
         assert f"fedbench: job {job}: worker 2 of 2 was ended by SIGKILL" in failed.err
+
+
+def test_a_rank_with_nothing_to_do_waits_for_those_that_are_still_joining(monkeypatch, tmp_path):
+    """One that left at once closed its connections, which the last to join took for a crash."""
+    join, leave = dist.init_process_group, dist.destroy_process_group
+
+    def slow_join(*words, rank, **settings):
+        join(*words, rank=rank, **settings)
+        time.sleep(0.3 * rank)
+        (tmp_path / f"joined{rank}").touch()
+
+    def watched_leave():
+        assert len(list(tmp_path.glob("joined*"))) == 3
+        leave()
+
+    monkeypatch.setattr(dist, "init_process_group", slow_join)
+    monkeypatch.setattr(dist, "destroy_process_group", watched_leave)
+    launch(lambda group: None, 3, timeout=60)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_the_cause_goes_before_its_consequences():

@@ -197,6 +197,7 @@ def _run_rank(
             timeout=timedelta(seconds=timeout),
         )
         work(Group(memory))
+        dist.barrier()  # one that has nothing to do must not leave while others are still joining
         dist.destroy_process_group()
     except BaseException as error:
         last_words.write_bytes(pickle.dumps(WorkerExit.of(rank, error)))
