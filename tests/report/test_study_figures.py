@@ -11,6 +11,7 @@ from support.study_folders import experiment, no_measure, study
 
 from fedbench.core.errors import BadInput
 from fedbench.report.figures import describe, draw, save
+from fedbench.report.figures.files import compact
 from fedbench.report.figures.style import GREY, style_of
 
 METHODS = {"FedAvg": "algo=fedavg", "Ours": "algo=fedpgvc", "local": "algo=local"}
@@ -272,6 +273,15 @@ def test_files_are_written_the_same_twice_with_hostile_labels_as_they_stand(tmp_
     assert not re.search(r"<dc:date>", svg)
     assert written[0][0].read_bytes()[:4] == b"\x89PNG"
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_marker_repeats_no_style_that_its_definition_has():
+    mark = '<path id="m1" d="M 0 0" style="stroke: #000"/>'
+    same = '<use xlink:href="#m1" x="1" y="2" style="stroke: #000"/>'
+    other = '<use xlink:href="#m1" x="3" y="4" style="stroke: #f00"/>'
+    smaller = compact(f"<svg>{mark}{same}{other}</svg>")
+    assert '<use xlink:href="#m1" x="1" y="2"/>' in smaller
+    assert '<use xlink:href="#m1" x="3" y="4" style="stroke:#f00"/>' in smaller
 
 
 def test_words_of_a_figure(tmp_path):

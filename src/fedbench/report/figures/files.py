@@ -38,7 +38,8 @@ def compact(svg: str) -> str:
     """The same drawing in a third of the bytes: a page embeds dozens of them.
 
     Coordinates keep a hundredth of a point; what names the program that drew it goes, and so do
-    turns by nothing, long lists of fonts and names that nothing refers to.
+    turns by nothing, long lists of fonts, names that nothing refers to, and the style of a marker
+    where its definition has the same.
     """
     svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r' transform="rotate\(-?0 [^"]*\)"', "", svg)
@@ -46,6 +47,12 @@ def compact(svg: str) -> str:
     svg = re.sub(r"-?\d+\.\d{3,}(?![\d%])", lambda found: f"{float(found[0]):.2f}", svg)
     svg = re.sub(r"\s+", " ", svg)
     svg = re.sub(r' style="[^"]*"', lambda found: re.sub(r"([:;]) ", r"\1", found[0]), svg)
+    styles = dict(re.findall(r'<path id="(\w+)" d="[^"]*"( style="[^"]*")', svg))
+    svg = re.sub(
+        r'(<use xlink:href="#(\w+)"[^>]*?)( style="[^"]*")',
+        lambda found: found[1] if styles.get(found[2]) == found[3] else found[0],
+        svg,
+    )
     used = set(re.findall(r"#([\w.]+)", svg))
     svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
     return re.sub(r"> <", "><", svg).strip() + "\n"
