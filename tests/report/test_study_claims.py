@@ -274,6 +274,15 @@ def test_further_readings_and_repeated_claims_are_not_counted(tmp_path):
     assert [claim.repeats for claim in figure.claims] == ["", "", ""]
 
 
+def test_a_setting_may_be_a_further_reading_too(tmp_path):
+    """Claims about it are marked, and others are judged without it."""
+    on_y = {**BEST, "text": "A is best on Y", "where": {"data": ["Y"]}}
+    everywhere, there = judge(tmp_path, made(BEST, on_y, readings=["Y"]))
+    assert (everywhere.reading, there.reading) == (False, True)
+    assert [[panel.setting for panel in one.panels] for one in everywhere.comparisons] == [["X"]] * 2
+    assert [[panel.setting for panel in one.panels] for one in there.comparisons] == [["Y"]] * 2
+
+
 def test_p_values_are_counted(tmp_path):
     show = {
         **SHOW,

@@ -75,12 +75,11 @@ def judge_claims(values: Values, published: Sequence[Published]) -> list[Claim]:
 
 
 def _is_reading(spec: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Whether a claim is about a further reading of a method, rather than about the first."""
+    """Whether a claim is about a further reading of the paper, rather than about the first."""
     sides = [name for key in ("better", "than", "equal", "to") for name in listed(spec.get(key))]
-    named = listed((spec.get("where") or {}).get(METHOD))
-    return any(name in experiment.readings for name in sides) or (
-        bool(named) and all(name in experiment.readings for name in named)
-    )
+    kept = [listed(labels) for labels in (spec.get("where") or {}).values()]
+    readings = set(experiment.readings)
+    return not readings.isdisjoint(sides) or any(readings.issuperset(labels) for labels in kept)
 
 
 def _judge(
@@ -137,8 +136,8 @@ def _paired_runs(
     within = frame
     for axis, labels in (spec.get("where") or {}).items():
         within = within[within[axis].isin(listed(labels))]
-    if METHOD in axes and not _is_reading(spec, values.study.experiment):
-        within = within[~within[METHOD].isin(values.study.experiment.readings)]
+    if not _is_reading(spec, values.study.experiment):
+        within = within[~within[axes].isin(values.study.experiment.readings).any(axis=1)]
     printed = {
         (frozenset(one.labels.items()), one.measure): one.value
         for one in published

@@ -91,9 +91,7 @@ class Experiment:
     seeds: list[int] = field(default_factory=list)
     published: str | None = None
     proposed: list[str] = field(default_factory=list)
-    readings: list[str] = field(
-        default_factory=list
-    )  # rows that read a printed method in a further way
+    readings: list[str] = field(default_factory=list)  # labels that read the paper in a further way
     claims: list[dict[str, Any]] = field(default_factory=list)
     provenance: dict[str, dict[str, Any]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)

@@ -307,7 +307,7 @@ class Study:
     skip: list[Where] = field(default_factory=list)  # combinations that are not run
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     proposed: list[str] = field(default_factory=list)  # methods that are compared with the others
-    readings: list[str] = field(default_factory=list)  # methods that are further readings of one
+    readings: list[str] = field(default_factory=list)  # labels that are further readings of one
     claims: list[Claim] = field(default_factory=list)
     published: str | None = None  # a CSV file beside this one, with the numbers of the paper
     provenance: dict[str, Origin] = field(default_factory=dict)  # key -> where its value is from
@@ -430,9 +430,10 @@ def _check(study: Study) -> None:
         extra = {axis: list(labels) for axis, labels in scale.extra.items()}
         _check_where(study, extra, f"study.scales.{name}.extra")
     methods = study.axes.get(METHOD, {})
-    for key in ("proposed", "readings"):
+    labels = [label for axis in study.axes.values() for label in axis]
+    for key, known in (("proposed", methods), ("readings", labels)):
         for label in getattr(study, key):
-            require(label in methods, f"study.{key}", label, nearest(label, methods))
+            require(label in known, f"study.{key}", label, nearest(label, known))
     if not study.paper:  # the files of a paper share what they say of their values
         for key, origin in study.provenance.items():
             _check_where(study, origin.only or {}, f"study.provenance.{key}.only")
