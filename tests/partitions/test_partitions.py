@@ -18,6 +18,7 @@ from fedbench.core.fields import check_fields
 from fedbench.core.seeding import numpy_generator
 from fedbench.partitions import (
     Dirichlet,
+    EcgrProgram,
     Iid,
     Labels,
     NonBalance,
@@ -83,7 +84,15 @@ def test_every_index_once_and_the_minimum_kept_or_refused_by_name(
 
 @pytest.mark.parametrize(
     "partition",
-    [Dirichlet(), Dirichlet(alpha=0.01, min_samples=30), Iid(), Labels(), NonBalance(), Pareto()],
+    [
+        Dirichlet(),
+        Dirichlet(alpha=0.01, min_samples=30),
+        EcgrProgram(min_samples=30),
+        Iid(),
+        Labels(),
+        NonBalance(),
+        Pareto(),
+    ],
     ids=str,
 )
 def test_the_split_is_a_function_of_labels_settings_and_seed(partition):
@@ -314,6 +323,55 @@ def test_ecgr_setting_on_real_cifar(real_data):
         assert min(map(len, parts)) >= 256
         assert_exact_cover(parts, 50_000)
         assert heterogeneity(labels, 10, parts)["label_divergence"] > 0.5
+
+
+# The split of ECGR's released program (github.com/NUDTPingLuo/ECGR, 2032f41): sizes that its own
+# function gave, by dataset, alpha and seed. Its samples were compared as well, one by one.
+SIZES_OF_THE_PROGRAM = {
+    ("mnist", 0.01, 0): [6365, 2345, 9862, 6307, 12144, 256, 15565, 256, 1016, 5874],
+    ("mnist", 1, 2025): [7669, 6031, 3719, 8456, 3061, 7893, 4968, 2866, 6244, 9043],
+    ("cifar10", 0.01, 1): [256, 256, 5289, 5025, 13949, 13979, 10467, 256, 256, 256],
+    ("cifar10", 0.01, 42): [9927, 4772, 9449, 5000, 9747, 567, 4981, 5035, 256, 256],
+    ("cifar100", 0.01, 42): [4833, 7346, 5197, 6188, 3995, 4679, 3128, 3768, 5813, 4944],
+}
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(("case", "sizes"), SIZES_OF_THE_PROGRAM.items(), ids=str)
+def test_the_split_of_ecgrs_program(real_data, case, sizes):
+    name, alpha, seed = case
+    file = real_data / name / "train.npz"
+    if not file.exists():
+        pytest.skip(f"{name} is not in FEDBENCH_DATA")
+    labels = np.load(file)["labels"].astype(np.int64)
+    split = EcgrProgram(alpha=alpha).draw(labels, int(labels.max()) + 1, seed)
+    assert [len(part) for part in split.client_indices] == sizes
+
+
+def test_ecgrs_program_fills_small_clients_with_the_first_samples_of_the_largest():
+    partition = EcgrProgram(clients=4, alpha=0.05, min_samples=150)
+    before = replace(partition, min_samples=1).draw(TEN, 10, 2)
+    after = partition.draw(TEN, 10, 2)
+    sizes = [len(part) for part in before.client_indices]
+    small = [client for client, size in enumerate(sizes) if size < 150]
+    assert small and after.moved >= sum(150 - sizes[client] for client in small)
+    assert all(len(after.client_indices[client]) == 150 for client in small)
+    kept = np.concatenate(after.client_indices)
+    assert len(kept) == len(np.unique(kept)) == sum(sizes)  # moved, not lost or repeated
+    assert len(TEN) - 4 * 10 <= len(kept) <= len(TEN)  # rounded down, a sample a class and client
+    gift = np.setdiff1d(after.client_indices[small[0]], before.client_indices[small[0]])
+    assert len(np.unique(TEN[gift])) == 1  # the largest client's first class
+
+
+def test_ecgrs_program_refuses_what_it_cannot_share():
+    too_many = EcgrProgram(clients=10, min_samples=300)
+    assert refusal(lambda: too_many.draw(TEN, 10, 0)).startswith(
+        "partition.min_samples=300: must be"
+    )
+    tiny = EcgrProgram(clients=2, alpha=1e-9, min_samples=1)
+    assert refusal(lambda: tiny.draw(TEN, 10, 0)).startswith(
+        "partition.alpha=1e-09: must be larger"
+    )
 
 
 @given(

@@ -279,7 +279,9 @@ def test_a_setting_may_be_a_further_reading_too(tmp_path):
     on_y = {**BEST, "text": "A is best on Y", "where": {"data": ["Y"]}}
     everywhere, there = judge(tmp_path, made(BEST, on_y, readings=["Y"]))
     assert (everywhere.reading, there.reading) == (False, True)
-    assert [[panel.setting for panel in one.panels] for one in everywhere.comparisons] == [["X"]] * 2
+    assert [[panel.setting for panel in one.panels] for one in everywhere.comparisons] == [
+        ["X"]
+    ] * 2
     assert [[panel.setting for panel in one.panels] for one in there.comparisons] == [["Y"]] * 2
 
 

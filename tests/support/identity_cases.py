@@ -202,6 +202,10 @@ CHOSEN = {
     "partition=labels partition.per_client=5": {"partition.per_client": 4},
     "partition=nonbalance": {"partition.local_test": 0.2},
     "partition=pareto": {"partition.shape": 0.2},
+    "partition=ecgr_program partition.min_samples=2": {
+        "partition.alpha": 1.0,
+        "partition.min_samples": 40,
+    },
     "partition=file partition.path=SPLIT": {
         "partition.path": "OTHER_SPLIT",
         "partition.local_test": 0.2,

@@ -2,6 +2,7 @@
 
 from fedbench.partitions.base import Draw, Partition, PartitionSettings, Split
 from fedbench.partitions.dirichlet import Dirichlet
+from fedbench.partitions.ecgr_program import EcgrProgram
 from fedbench.partitions.from_file import FilePartition
 from fedbench.partitions.iid import Iid
 from fedbench.partitions.label_sets import Labels, NonBalance, Pareto
@@ -11,6 +12,7 @@ from fedbench.partitions.statistics import heterogeneity, partition_hash
 __all__ = [
     "Dirichlet",
     "Draw",
+    "EcgrProgram",
     "FilePartition",
     "Iid",
     "Labels",
