@@ -39,6 +39,7 @@ def test_gradient_norms_of_a_layer_and_of_the_last_rounds(tmp_path, more, value)
     [
         ({}, 3.0),
         ({"of": "spread"}, 1.5),  # 1 in the first round, 2 in the second
+        ({"of": "relative_spread"}, 0.5),  # 1 of 2, and 2 of 4
         ({"of": "entropy", "last": 1}, -(2 / 8 * math.log(2 / 8) + 6 / 8 * math.log(6 / 8))),
         ({"client": 7}, 1.5),
         ({"client": 7, "last": 1}, 2.0),
@@ -55,6 +56,26 @@ def test_a_column_of_the_clients(tmp_path, more, value):
         tmp_path / "absent", {"name": "client_column", "column": "absent", **more}, files
     )
     assert absent == Reading(None, "missing")
+
+
+@pytest.mark.parametrize(
+    ("scores", "value"),
+    [
+        ([5.0, 1.0, 2.0, 9.0, 2.0, 2.0], 1.0),  # means 7, 1.5, 2 in the order of the labels
+        ([1.0, 5.0, 9.0, 2.0, 6.0, 9.0], -0.5),  # means 1.5, 5.5, 9: ranks 1, 2, 3 beside 3, 1, 2
+        ([2.0, 2.0, 2.0, 2.0, 2.0, 2.0], None),  # nothing to rank
+    ],
+)
+def test_how_a_column_follows_the_number_of_labels(tmp_path, scores, value):
+    clients = {"round": [1, 1, 1, 2, 2, 2], "client": [0, 1, 2, 0, 1, 2], "score": scores}
+    held = {"client": [0, 1, 2], "class_0": [4, 0, 9], "class_1": [1, 7, 1], "class_2": [3, 0, 0]}
+    files = lambda labels, seed: {  # noqa: E731
+        "clients.csv": pd.DataFrame(clients),
+        "partition.csv": pd.DataFrame(held),
+    }
+    spec = {"name": "client_column", "column": "score", "of": "labels"}
+    (found,) = read(tmp_path, spec, files)
+    assert found == (Reading(None, "missing") if value is None else Reading(pytest.approx(value)))
 
 
 def test_the_size_of_prediction_sets_at_a_level(tmp_path):

@@ -195,7 +195,8 @@ def _client_column(
     """A column of clients.csv, mean over rounds of what `of` says of the clients of a round, or of
     one `client`.
 
-    mean, their spread (standard deviation), or entropy: of the values as shares of their sum.
+    mean, their spread (standard deviation), that spread divided by their mean, or entropy: of the
+    values as shares of their sum. labels: see `_with_labels`.
     """
     table = last_rounds(run.table("clients.csv"), parameters.get("last"))
     if "third" in parameters:  # the first or the last third of the rounds
@@ -207,11 +208,26 @@ def _client_column(
     table = table.dropna(subset=[parameters["column"]])
     if "client" in parameters:
         table = table[table["client"] == parameters["client"]]
-    kinds: dict[str, Callable[..., Any]] = {"mean": np.mean, "spread": np.std, "entropy": entropy}
+    if parameters.get("of") == "labels":
+        value = _with_labels(table, parameters["column"], run.table("partition.csv"))
+        return Reading(value) if np.isfinite(value) else Reading(None, "missing")
+    kinds: dict[str, Callable[..., Any]] = {
+        "mean": np.mean,
+        "spread": np.std,
+        "relative_spread": lambda values: np.std(values) / (np.mean(values) or np.nan),
+        "entropy": entropy,
+    }
     of = kinds[parameters.get("of", "mean")]
     rounds = [of(own.to_numpy(float)) for _, own in table.groupby("round")[parameters["column"]]]
     value = float(np.mean(rounds)) if rounds else np.nan
     return Reading(value) if np.isfinite(value) else Reading(None, "missing")
+
+
+def _with_labels(table: pd.DataFrame, column: str, partition: pd.DataFrame) -> float:
+    """Spearman's rank correlation of each client's mean over rounds with its number of labels."""
+    means = table.groupby("client")[column].mean()
+    held = (partition.set_index("client").filter(like="class_") > 0).sum(axis=1)
+    return float(means.rank().corr(held.reindex(means.index).rank()))
 
 
 def _set_size(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:

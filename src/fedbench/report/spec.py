@@ -133,7 +133,7 @@ class ClientColumn(Measure):
     """A column of clients.csv: the mean over rounds of a number of the round's clients."""
 
     column: str = ""
-    of: str = choice("mean", ("mean", "spread", "entropy"))
+    of: str = choice("mean", ("mean", "spread", "relative_spread", "entropy", "labels"))
     last: int | None = count(None)  # so many rounds at the end; all, unless given
     third: str | None = choice(None, ("first", "last"))  # of the rounds
     client: int | None = count(None, at_least=0)  # of this client alone
