@@ -354,7 +354,8 @@ def test_ecgrs_program_fills_small_clients_with_the_first_samples_of_the_largest
     after = partition.draw(TEN, 10, 2)
     sizes = [len(part) for part in before.client_indices]
     small = [client for client, size in enumerate(sizes) if size < 150]
-    assert small and after.moved >= sum(150 - sizes[client] for client in small)
+    assert small
+    assert after.moved >= sum(150 - sizes[client] for client in small)
     assert all(len(after.client_indices[client]) == 150 for client in small)
     kept = np.concatenate(after.client_indices)
     assert len(kept) == len(np.unique(kept)) == sum(sizes)  # moved, not lost or repeated

@@ -269,7 +269,8 @@ def judge_together(effects: Sequence[Effect], claimed: Range) -> Judgement:
     """
     parts = [one for one in effects if len(one.differences) >= FEWEST_SEEDS and not one.idle]
     if len(parts) < 2:
-        return Judgement(reason="fewer than two panels with enough seeds")
+        enough = f"{len(parts)} of {len(effects)} panels with at least {FEWEST_SEEDS} seeds"
+        return Judgement(reason=f"{enough}, two are needed")
     mean = float(np.mean([part.mean for part in parts]))
     variances = np.array([part.variance for part in parts]) / len(parts) ** 2
     if not variances.any():

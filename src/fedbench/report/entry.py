@@ -137,7 +137,8 @@ def _rests_on(claim: Claim, entry: Entry, tuned: bool) -> str:
     parts = []
     if seeds:
         fewest, most = min(seeds), max(seeds)
-        parts.append(f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds")
+        number = str(most) if fewest == most else f"{fewest} to {most}"
+        parts.append(f"{number} seed{'s' if most != 1 else ''}")
     parts.append(f"{entry.scale} scale" + (f": {entry.reduction}" if entry.reduction else ""))
     parts.append("each method tuned on validation data" if tuned else "no method tuned here")
     return "; ".join(parts)
