@@ -204,7 +204,7 @@ CHOSEN = {
     "partition=pareto": {"partition.shape": 0.2},
     "partition=ecgr_program partition.min_samples=2": {
         "partition.alpha": 1.0,
-        "partition.min_samples": 10,
+        "partition.min_samples": 18,
     },
     "partition=file partition.path=SPLIT": {
         "partition.path": "OTHER_SPLIT",
