@@ -11,6 +11,7 @@ import pytest
 from support.study_folders import experiment, metrics, study
 from test_study_measures import METHODS, read
 
+from fedbench.report.frame import run_frame
 from fedbench.report.measures import as_measure
 from fedbench.report.readers import Reading
 from fedbench.report.table import Values
@@ -184,3 +185,23 @@ def test_a_column_of_the_clients_early_and_late(tmp_path, third, value):
 def test_megabytes_of_the_whole_run(tmp_path):
     (found,) = read(tmp_path, "megabytes", lambda labels, seed: metrics(0.1, 0.2, megabytes=3.0))
     assert found.value == pytest.approx(6.0)
+
+
+def test_every_label_may_have_its_own_other_cell(tmp_path):
+    """A method is compared with the one that it builds on; the others with none."""
+    curves = {"A": 0.5, "A + X": 0.6, "B": 0.4, "B + X": 0.3}
+    made = study(
+        tmp_path,
+        experiment({}, {"method": dict.fromkeys(curves, "")}, seeds=[0, 1]),
+        lambda labels, seed: metrics(curves[labels["method"]]),
+    )
+    accuracy = as_measure("Accuracy", "best_accuracy")
+    spec = {"of": "Accuracy", "cell": {"method": {"A + X": "A", "B + X": "B"}}}
+    gain = as_measure("Gain", {**spec, "name": "difference_to", "percent": True})
+    ratio = as_measure("Ratio", {**spec, "name": "ratio_to"})
+    values = Values(made, [accuracy, gain, ratio])
+    found = [values.of(cell, gain).text for cell in made.cells]
+    assert found == ["-", "10.00 ± 0.00", "-", "-10.00 ± 0.00"]
+    assert [values.of(cell, ratio).text for cell in made.cells] == ["-", "1.2x", "-", "0.75x"]
+    frame = run_frame(values)
+    assert frame["Ratio"].isna().tolist() == [True, True, False, False, True, True, False, False]

@@ -84,8 +84,9 @@ def _quotients(frame: pd.DataFrame, axes: list[str], measure: Measure) -> pd.Ser
     ]
     others = frame[axes].copy()
     for axis, label in changed.items():
-        if isinstance(label, dict):  # every method has its own baseline
-            others[axis] = [label.get(own, own) for own in frame[axis]]
+        if isinstance(label, dict):  # every method has its own; without one, a speed-up itself
+            itself = measure.name == "speed_up"
+            others[axis] = [label.get(own, own if itself else None) for own in frame[axis]]
         else:
             others[axis] = str(label)
     keys = [*axes, "seed"]

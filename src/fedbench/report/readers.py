@@ -272,8 +272,17 @@ def _distance_to(
     return Reading(float(np.sqrt(sum(squares))))
 
 
-def sibling(study: Study, cell: StudyCell, changed: dict[str, str]) -> StudyCell | None:
-    return study.find({**cell.labels, **{axis: str(label) for axis, label in changed.items()}})
+def sibling(study: Study, cell: StudyCell, changed: dict[str, Any]) -> StudyCell | None:
+    """The cell with these labels in place of its own. Instead of a label, an axis may have one for
+    each of its labels; a label without one has no sibling.
+    """
+    labels = {
+        axis: label.get(cell.labels[axis]) if isinstance(label, dict) else label
+        for axis, label in changed.items()
+    }
+    if None in labels.values():
+        return None
+    return study.find({**cell.labels, **{axis: str(label) for axis, label in labels.items()}})
 
 
 READERS: dict[str, Callable[..., Reading]] = {

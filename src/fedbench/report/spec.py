@@ -177,7 +177,8 @@ class ComparedTo(Measure):
     """The ratio or the difference of another measure to that of another cell."""
 
     of: str = ""  # the label of the other measure
-    cell: dict[str, str] = field(default_factory=dict)
+    # The labels in which the other cell differs, or for each label its own, as of a baseline.
+    cell: dict[str, Any] = field(default_factory=dict)
     reverse: bool = False  # the other cell minus this one
 
 
@@ -497,18 +498,17 @@ def _check_form(study: Study, show: Show, key: str) -> None:
 def _check_measure(study: Study, measure: Measure, known: dict[str, Measure], key: str) -> None:
     if isinstance(measure, SpeedUp | ComparedTo):
         require(measure.of in known, f"{key}.of", measure.of, nearest(measure.of, known))
-        _check_baseline(study, measure, f"{key}.baseline")
-    for name in ("cell", "against"):
-        labels: dict[str, str] = getattr(measure, name, {})
-        _check_where(study, {axis: [one] for axis, one in labels.items()}, f"{key}.{name}")
+    for name in ("baseline", "cell", "against"):
+        _check_other(study, getattr(measure, name, {}), f"{key}.{name}")
     if isinstance(measure, Metric | ClientColumn):
         require(measure.column != "", f"{key}.column", "", "must be the name of a column")
     if isinstance(measure, CostTo):
         _check_target(study, measure.target, f"{key}.target")
 
 
-def _check_baseline(study: Study, measure: Measure, key: str) -> None:
-    for axis, labels in getattr(measure, "baseline", {}).items():
+def _check_other(study: Study, changed: Mapping[str, Any], key: str) -> None:
+    """The labels of another cell, or for each label of an axis that of its own."""
+    for axis, labels in changed.items():
         named = labels if isinstance(labels, dict) else {}
         others = list(named.values()) if named else [labels]
         _check_where(study, {axis: list(named)}, key)

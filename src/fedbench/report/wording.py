@@ -48,7 +48,7 @@ def _definition(measure: Measure) -> str:
     if parameters.get("over_seeds") == "maximum":
         return "maximum over seeds"
     if measure.name == "difference_to":
-        other = ", ".join(f"{axis} {label}" for axis, label in parameters["cell"].items())
+        other = ", ".join(f"{axis} {_other(label)}" for axis, label in parameters["cell"].items())
         sides = (
             "that of {}, minus its own"
             if parameters.get("reverse")
@@ -62,6 +62,13 @@ def _definition(measure: Measure) -> str:
             else "in the last round"
         )
     return ""
+
+
+def _other(label: Any) -> str:
+    if not isinstance(label, dict):
+        return str(label)
+    *most, last = dict.fromkeys(map(str, label.values()))
+    return f"{', '.join(most)} or {last}, as belongs to it" if most else last
 
 
 def _target(target: Any) -> str:
