@@ -351,12 +351,20 @@ def _together(comparisons: Sequence[Comparison]) -> str:
     return CONTRADICTED if min(holm(p_values)) < SIGNIFICANT else UNDECIDED
 
 
+def _sides(one: Comparison, judged: Sequence[Comparison]) -> str:
+    """Which comparison of several it is: both sides are named where the first one varies."""
+    if len(judged) == 1:
+        return ""
+    own = f"{one.own} " if len({each.own for each in judged}) > 1 else ""
+    return f"{own}against {one.other}: "
+
+
 def _told(comparisons: Sequence[Comparison], unit: str) -> str:
     """The comparisons in one line, the least favourable first."""
     judged = [one for one in comparisons if one.outcome != NOT_TESTABLE]
     ordered = sorted(judged, key=lambda one: math.inf if one.mean is None else one.mean)
     parts = [
-        (f"against {one.other}: " if len(judged) > 1 else "") + describe(one, unit)
+        (_sides(one, judged)) + describe(one, unit)
         for one in ordered[:TOLD]
     ]
     if len(judged) > TOLD:
