@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,19 @@ def test_the_page_is_what_the_files_say():
     assert page == markdown(PROJECT / "results"), (
         "run `python -m fedbench.report.catalogue > docs/tables.md`"
     )
+
+
+def test_the_table_of_decisive_experiments_has_their_numbers_of_runs():
+    page = (PROJECT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+/\w+)`.*\| (\d+)(?:, after \d+ trials)? \|$", page, re.M))
+    others = re.findall(r"^\| `(\w+)/\w+` \(and (.*?)\)", page, re.M)
+    planned = {
+        name: sum(len(cell.seeds) for cell in load(name).cells("decisive")) for name in names()
+    }
+    assert {name: int(runs) for name, runs in told.items()}.items() <= planned.items()
+    for name in (name for name, runs in planned.items() if runs and name not in told):
+        paper, number = name.split("/")[0], re.search(r"\d+", load(name).number)[0]
+        assert any(folder == paper and number in words for folder, words in others), name
 
 
 def test_nothing_is_left_out(found):
