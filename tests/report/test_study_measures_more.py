@@ -140,6 +140,13 @@ def test_the_swing_from_round_to_round_in_the_last_third(tmp_path):
     assert short == Reading(None, "missing")  # one evaluation in the last third has no change
 
 
+def test_the_rate_of_the_largest_class(tmp_path):
+    labels = np.array([0, 1, 1, 1, 2, 1, 0, 1])
+    files = lambda *_: {**metrics(0.5), "predictions.npz": {"labels": labels, "best": labels}}  # noqa: E731
+    (found,) = read(tmp_path, "largest_class", files)
+    assert found.value == 62.5
+
+
 @pytest.mark.parametrize(
     ("own", "expected"),
     [

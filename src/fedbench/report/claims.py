@@ -363,10 +363,7 @@ def _told(comparisons: Sequence[Comparison], unit: str) -> str:
     """The comparisons in one line, the least favourable first."""
     judged = [one for one in comparisons if one.outcome != NOT_TESTABLE]
     ordered = sorted(judged, key=lambda one: math.inf if one.mean is None else one.mean)
-    parts = [
-        (_sides(one, judged)) + describe(one, unit)
-        for one in ordered[:TOLD]
-    ]
+    parts = [(_sides(one, judged)) + describe(one, unit) for one in ordered[:TOLD]]
     if len(judged) > TOLD:
         parts.append(f"and {len(judged) - TOLD} more")
     return "; ".join(parts)

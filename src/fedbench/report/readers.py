@@ -96,6 +96,14 @@ def _metric(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, 
     return Reading(factor * value) if np.isfinite(value) else Reading(None, "missing")
 
 
+def _largest_class(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
+    """What a model would score that always guesses the most frequent class of the test set."""
+    labels = run.predictions["labels"]
+    return Reading(PERCENT * float(np.bincount(labels).max() / len(labels)))
+
+
 def _last_third(rounds: pd.Series) -> pd.Series:
     return rounds > rounds.iloc[-1] - rounds.iloc[-1] / 3
 
@@ -291,6 +299,7 @@ READERS: dict[str, Callable[..., Reading]] = {
     "mean_accuracy_last": _mean_accuracy_last,
     "area": _area,
     "metric": _metric,
+    "largest_class": _largest_class,
     "oscillation": _oscillation,
     "stays_above": _stays_above,
     **{name: _cost_to(kind) for name, (kind, _) in COSTS.items()},

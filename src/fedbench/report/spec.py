@@ -199,6 +199,7 @@ class StaysAbove(Measure):
 
 
 MEASURES: dict[str, type[Measure]] = {
+    "largest_class": Measure,
     "oscillation": Measure,
     "stays_above": StaysAbove,
     "best_accuracy": Measure,

@@ -30,6 +30,10 @@ def _definition(measure: Measure) -> str:
     if measure.name == "stays_above":
         other = ", ".join(map(str, parameters["cell"].values()))
         return f"the round from which on it stays above {other}, median over seeds"
+    if measure.name == "largest_class":
+        return (
+            "what always guessing the most frequent class of the test set would score, in percent"
+        )
     if measure.name == "oscillation":
         return "mean absolute change between evaluations in the last third of the rounds, in points"
     if measure.is_cost:
