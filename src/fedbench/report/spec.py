@@ -431,7 +431,7 @@ def _check(study: Study) -> None:
             _check_where(study, combination, f"study.scales.{name}.skip[{place}]")
         extra = {axis: list(labels) for axis, labels in scale.extra.items()}
         _check_where(study, extra, f"study.scales.{name}.extra")
-    methods = study.axes.get(METHOD, {})
+    methods = list(study.axes.get(METHOD, {}))
     labels = [label for axis in study.axes.values() for label in axis]
     for key, known in (("proposed", methods), ("readings", labels)):
         for label in getattr(study, key):
