@@ -52,7 +52,8 @@ def test_batches_of_a_map_are_those_of_an_array(root, recwarn):
     )
     np.testing.assert_allclose(x.permute(0, 2, 3, 1).numpy(), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(y.numpy(), dataset.train_y[[39, 0, 7]])
-    assert not recwarn.list  # torch would warn of an array that cannot be written
+    # Torch would warn of an array that cannot be written. Others may warn here of what they left.
+    assert not [one for one in recwarn if "writable" in str(one.message)]
 
 
 def test_a_subset_keeps_the_statistics_of_the_whole_set(root):

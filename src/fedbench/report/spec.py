@@ -432,8 +432,8 @@ def _check(study: Study) -> None:
         extra = {axis: list(labels) for axis, labels in scale.extra.items()}
         _check_where(study, extra, f"study.scales.{name}.extra")
     methods = list(study.axes.get(METHOD, {}))
-    labels = [label for axis in study.axes.values() for label in axis]
-    for key, known in (("proposed", methods), ("readings", labels)):
+    everything = [label for axis_labels in study.axes.values() for label in axis_labels]
+    for key, known in (("proposed", methods), ("readings", everything)):
         for label in getattr(study, key):
             require(label in known, f"study.{key}", label, nearest(label, known))
     if not study.paper:  # the files of a paper share what they say of their values
