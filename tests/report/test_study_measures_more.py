@@ -132,11 +132,13 @@ def test_the_maximum_over_seeds_is_one_number(tmp_path):
     assert found.detail == "seeds: 90.00, 80.00, -"
 
 
-def test_the_swing_from_round_to_round_in_the_last_third(tmp_path):
+def test_the_swing_from_round_to_round_in_a_third_of_the_rounds(tmp_path):
     """Of nine rounds the last three count: changes of 2 and 3 points, whatever their sign."""
     files = lambda labels, seed: metrics(0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.5, 0.52, 0.49)  # noqa: E731
     (found,) = read(tmp_path, "oscillation", files)
     assert found.value == pytest.approx(2.5)
+    (early,) = read(tmp_path / "early", {"name": "oscillation", "third": "first"}, files)
+    assert early.value == pytest.approx(80)  # of rounds 1 to 3
     (short,) = read(tmp_path / "short", "oscillation", lambda labels, seed: metrics(0.1, 0.9))
     assert short == Reading(None, "missing")  # one evaluation in the last third has no change
 

@@ -48,7 +48,8 @@ and what has been decided. It is made of `conf/experiment/` and of the archive:
   [claims](reproduction.md#claims).
 - **not testable here**: data or weights are not on the machine on which the archive is made, or no
   measure can test what is claimed. *In part* concerns some of the cells: the others can be run.
-- **no claim**: the paper claims nothing of it that a run could decide.
+- **no claim**: the paper claims nothing of it that a run could decide, or its claims stand at
+  another table or figure, with more seeds.
 - **not an experiment**: a sketch or notation, so that there is nothing to run.
 - **ours**: in no paper.
 """

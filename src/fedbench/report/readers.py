@@ -104,18 +104,20 @@ def _largest_class(
     return Reading(PERCENT * float(np.bincount(labels).max() / len(labels)))
 
 
-def _last_third(rounds: pd.Series) -> pd.Series:
-    return rounds > rounds.iloc[-1] - rounds.iloc[-1] / 3
+def _in_third(rounds: pd.Series, end: float, third: str) -> pd.Series:
+    """Which of these rounds lie in the first or in the last third of `end` rounds."""
+    return rounds <= end / 3 if third == "first" else rounds > 2 * end / 3
 
 
 def _oscillation(
     study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
 ) -> Reading:
     """The mean absolute change of the accuracy from one evaluation to the next, in points, over the
-    last third of the rounds.
+    last third of the rounds, or the first.
     """
-    late = run.metrics.test_accuracy[_last_third(run.metrics["round"])]
-    changes = late.diff().abs().dropna()
+    rounds = run.metrics["round"]
+    inside = _in_third(rounds, rounds.iloc[-1], parameters.get("third", "last"))
+    changes = run.metrics.test_accuracy[inside].diff().abs().dropna()
     return Reading(PERCENT * float(changes.mean())) if len(changes) else Reading(None, "missing")
 
 
@@ -207,10 +209,9 @@ def _client_column(
     values as shares of their sum. labels: see `_with_labels`.
     """
     table = last_rounds(run.table("clients.csv"), parameters.get("last"))
-    if "third" in parameters:  # the first or the last third of the rounds
-        end = run.metrics["round"].iloc[-1] / 3
-        early, late = table["round"] <= end, table["round"] > 2 * end
-        table = table[early if parameters["third"] == "first" else late]
+    if "third" in parameters:
+        end = run.metrics["round"].iloc[-1]
+        table = table[_in_third(table["round"], end, parameters["third"])]
     if parameters["column"] not in table:
         return Reading(None, "missing")
     table = table.dropna(subset=[parameters["column"]])

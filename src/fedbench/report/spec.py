@@ -140,6 +140,13 @@ class ClientColumn(Measure):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Oscillation(Measure):
+    """The mean absolute change of the accuracy between evaluations, in points."""
+
+    third: str = choice("last", ("first", "last"))  # of the rounds
+
+
+@dataclass(frozen=True, kw_only=True)
 class GradientNorm(Measure):
     """Of the gradient norms of layers, clients and rounds: mean, variance or maximum."""
 
@@ -200,7 +207,7 @@ class StaysAbove(Measure):
 
 MEASURES: dict[str, type[Measure]] = {
     "largest_class": Measure,
-    "oscillation": Measure,
+    "oscillation": Oscillation,
     "stays_above": StaysAbove,
     "best_accuracy": Measure,
     "final_accuracy": Measure,

@@ -35,7 +35,9 @@ def _definition(measure: Measure) -> str:
             "what always guessing the most frequent class of the test set would score, in percent"
         )
     if measure.name == "oscillation":
-        return "mean absolute change between evaluations in the last third of the rounds, in points"
+        third = parameters.get("third", "last")
+        changes = "mean absolute change between evaluations"
+        return f"{changes} in the {third} third of the rounds, in points"
     if measure.is_cost:
         window = int(parameters.get("window", 1))
         over = (
