@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from support.study_folders import experiment, metrics, study
@@ -137,10 +138,34 @@ def test_the_distance_between_final_models_is_euclidean_over_all_tensors(tmp_pat
         tmp_path / "again", {"name": "distance_to", "cell": {"method": "B"}}, files, "B"
     )
     assert itself.value == 0
+    absent = {"name": "distance_to", "cell": {"method": "B"}, "of": "clients"}
+    both = lambda labels, seed: {**files(labels, seed), **metrics(0.5)}  # noqa: E731
+    assert read(tmp_path / "clients", absent, both) == [Reading(None, "missing")]
     only = lambda labels, seed: "finished" if labels["method"] == "A" else "missing"  # noqa: E731
     assert read(
         tmp_path / "alone", {"name": "distance_to", "cell": {"method": "B"}}, files, status=only
     ) == [Reading(None, "missing")]
+
+
+def test_the_distance_of_clients_is_the_root_of_their_mean_square(tmp_path):
+    """From the mean of their models and the variance around it, as if each had been kept."""
+    draw = np.random.default_rng(3)
+    sent, ideal = draw.normal(size=(4, 6)), draw.normal(size=6)
+    weights = np.array([0.4, 0.3, 0.2, 0.1])
+    mean = weights @ sent
+    spread = float(weights @ ((sent - mean) ** 2).sum(axis=1))
+    models = {"A": mean, "B": ideal}
+
+    def files(labels, seed):
+        return {
+            "model.safetensors": {"w": models[labels["method"]].tolist()},
+            **metrics(0.5, 0.6, update_variance=[9.0, spread]),
+        }
+
+    spec = {"name": "distance_to", "cell": {"method": "B"}, "of": "clients"}
+    (found,) = read(tmp_path, spec, files)
+    direct = np.sqrt(weights @ ((sent - ideal) ** 2).sum(axis=1))
+    assert found.value == pytest.approx(direct, rel=1e-5)
 
 
 @pytest.mark.parametrize(

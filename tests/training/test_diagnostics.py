@@ -87,6 +87,27 @@ def test_the_variance_of_what_is_sent_and_of_its_mean(word):
     )
 
 
+@pytest.mark.parametrize("variant", ["", "redistribute", "alg1", "first"])
+def test_the_variance_gives_the_clients_mean_square_distance_to_any_model(variant):
+    """Of their models, each by itself, against the server's new model and the variance alone."""
+    word = f"algo=fedgsnr algo.steps=4 algo.variant={variant}" if variant else "algo=fedavg"
+    made = experiments.federation(*WORDS, "diagnostics.update_variance=true", *word.split())
+    start, sent, write = made.state.w.double().clone(), [], made.client_numbers.write
+
+    def observed(row, trained):
+        sent.append(start + trained.local.update.double())
+        write(row, trained)
+
+    made.client_numbers.write = observed
+    (record,) = made.rounds()
+    other = start + torch.linspace(-0.01, 0.01, len(start), dtype=torch.float64)
+    each = np.array([float((model - other).square().sum()) for model in sent])
+    of_mean = float((made.state.w.double() - other).square().sum())
+    mean_square = float(column(record, "weight") @ each)
+    assert mean_square == pytest.approx(of_mean + record.numbers["update_variance"], rel=1e-6)
+    assert record.numbers["update_variance"] > 0.01 * mean_square  # it matters to the sum
+
+
 def test_a_cohort_of_one_has_no_variance_of_its_mean():
     record = only_record("cohort=1", "diagnostics.update_variance=true")
     assert record.numbers["update_variance"] == pytest.approx(0.0, abs=1e-6)

@@ -271,6 +271,10 @@ def _distance_to(
 ) -> Reading:
     """The Euclidean distance between the final models, with the same seed, hence from the same
     initial weights.
+
+    `of: clients` is the root mean square of the distances of the models w_k that the clients sent
+    in the last round, from the other model w*. Where the server takes their mean w as it is,
+    sum p_k |w_k - w*|^2 = |w - w*|^2 + V, with V the column update_variance.
     """
     other = sibling(study, cell, parameters["cell"])
     same = [own for own in (other.finished if other else []) if own.seed == run.seed]
@@ -278,6 +282,10 @@ def _distance_to(
         return Reading(None, "missing")
     own, theirs = (load_file(one.file("model.safetensors")) for one in (run, same[0]))
     squares = [float(((own[name].astype(np.float64) - theirs[name]) ** 2).sum()) for name in own]
+    if parameters.get("of", "model") == "clients":
+        if "update_variance" not in run.metrics:
+            return Reading(None, "missing")
+        squares.append(float(run.metrics.update_variance.iloc[-1]))
     return Reading(float(np.sqrt(sum(squares))))
 
 

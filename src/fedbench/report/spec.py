@@ -165,9 +165,12 @@ class SetSize(Measure):
 
 @dataclass(frozen=True, kw_only=True)
 class DistanceTo(Measure):
-    """The distance of the final model to that of another cell with the same seed."""
+    """The distance of the final model to that of another cell with the same seed, or that of what
+    the clients sent in the last round.
+    """
 
     cell: dict[str, str] = field(default_factory=dict)  # the labels in which the other one differs
+    of: str = choice("model", ("model", "clients"))
 
 
 @dataclass(frozen=True, kw_only=True)
