@@ -138,6 +138,44 @@ def test_replaced_networks_and_stand_in_data_decide_nothing(tmp_path):
     )
 
 
+def scaled(keep: dict, **more: Any) -> dict[str, Any]:
+    return {"scales": {"decisive": {"reduction": "less", "keep": keep, **more}}}
+
+
+def test_what_a_claim_names_and_a_scale_leaves_out_is_supported_in_part(tmp_path):
+    """A is better than B everywhere; C and the panel Y are not run, or only in part."""
+    easy = {**OWN, ("C", "X"): OWN["B", "X"], ("C", "Y"): OWN["B", "Y"]}
+    tested = {
+        "": {},
+        "C": {"keep": {"method": ["A", "B"]}},
+        "1 of 2 panels": {"keep": {"data": ["X"]}},
+        "C; 1 of 2 panels": {"keep": {"method": ["A", "B"], "data": ["X"]}},
+        "1 of 4 comparisons": {"keep": {}, "skip": [{"method": "C", "data": "Y"}]},
+    }
+    files = lambda labels, seed: metrics(easy[labels["method"], labels["data"]][seed] + EASE[seed])  # noqa: E731
+    for place, (untested, left) in enumerate(tested.items()):
+        one = made(BEST, **(scaled(**left) if left else {}))
+        scale = "decisive" if left else "paper"
+        (claim,) = judge(tmp_path / str(place), one, files, scale=scale)
+        expected = "supported in part" if untested else "supported"
+        assert (claim.outcome, claim.untested) == (expected, untested)
+        assert claim.counted
+    turned = {**BEST, "better": "B", "than": ["A", "C"]}
+    (lost,) = judge(
+        tmp_path / "lost", made(turned, **scaled({"method": ["A", "B"]})), files, scale="decisive"
+    )
+    assert (lost.outcome, lost.untested) == ("contradicted", "C")  # it needs no other comparison
+
+
+def test_numbers_of_one_run_are_supported_in_part_where_panels_are_left_out(tmp_path):
+    claim = {"text": "low", "below": 99, "measure": "Best", "where": {"method": "A"}}
+    (whole,) = judge(tmp_path / "1", made(claim))
+    assert (whole.outcome, whole.untested) == ("supported", "")
+    one = made(claim, **scaled({"data": ["X"]}))
+    (part,) = judge(tmp_path / "2", one, scale="decisive")
+    assert (part.outcome, part.untested) == ("supported in part", "1 of 2 panels")
+
+
 def test_what_cannot_be_run_here_is_not_testable_and_says_why(tmp_path):
     (claim,) = judge(tmp_path, made(BEST), status=lambda labels, seed: "refused")
     assert (claim.outcome, claim.detail) == ("not testable", "client.lr=0: above 0 is allowed")
@@ -264,6 +302,7 @@ def test_further_readings_and_repeated_claims_are_not_counted(tmp_path):
     assert sum(figure.outcomes().values()) == 0
     assert table.outcomes() == {
         "supported": 0,
+        "supported in part": 0,
         "contradicted": 1,
         "undecided": 1,
         "not testable": 0,
@@ -306,6 +345,11 @@ def test_p_values_are_counted(tmp_path):
         tmp_path / "3", made({**claim, "where": {"method": "B"}}, show=show, seeds=[0]), files
     )
     assert few.outcome == "undecided"
+    less = made(
+        {**claim, "where": {"method": ["B", "C"]}}, show=show, **scaled({"method": ["A", "B"]})
+    )
+    (part,) = judge(tmp_path / "4", less, files, scale="decisive")
+    assert (part.outcome, part.untested) == ("supported in part", "2 of 4 cells")
 
 
 def test_a_row_a_run(tmp_path):

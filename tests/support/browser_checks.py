@@ -184,7 +184,14 @@ def filters(driver) -> None:
     assert select(driver, ".nothing")[0].is_displayed()
     field.clear()
     field.send_keys(" ")
-    for kind in ("supported", "contradicted", "undecided", "nottestable", "problems"):
+    for kind in (
+        "supported",
+        "supportedinpart",
+        "contradicted",
+        "undecided",
+        "nottestable",
+        "problems",
+    ):
         Select(verdict).select_by_value(kind)
         assert shown(driver) == [
             name for name, row in rows.items() if row.get_attribute(f"data-{kind}") != "0"

@@ -111,6 +111,7 @@ def table(name: str, paper: str, number: str, title: str, measure: str = "Accura
             ),
             Claim("FedPGVC beats FedAvg", "supported", "+1.50 points", main=True),
             Claim("SCAFFOLD fails on CIFAR-100", "contradicted", "-41.30 points", main=True),
+            Claim("FedPGVC is fast", "supported in part", untested="FedBN; 7 of 8 panels"),
             Claim("FedPGVC is elegant", "not testable", "elegance has no unit"),
         ],
         footnotes={

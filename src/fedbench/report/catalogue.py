@@ -45,7 +45,8 @@ and what has been decided. It is made of `conf/experiment/` and of the archive:
 - **not decided yet**: no run at decisive or paper scale is in the
   [archive](reproduction.md#the-archive).
 - **decided**, **partly decided**, **undecided**: what the archived runs say to its
-  [claims](reproduction.md#claims).
+  [claims](reproduction.md#claims). A claim that was tested on a part of what it names leaves its
+  table partly decided.
 - **not testable here**: data or weights are not on the machine on which the archive is made, or no
   measure can test what is claimed. *In part* concerns some of the cells: the others can be run.
 - **no claim**: the paper claims nothing of it that a run could decide, or its claims stand at

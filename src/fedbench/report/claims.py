@@ -3,7 +3,8 @@
 A claim compares two sides (methods, distributions, numbers of clients ...) in every panel: every
 combination of the other axes' labels. Each comparison is judged over its panels together, which is
 the headline, and panel by panel beneath it. A claim is supported when all of its comparisons are,
-and contradicted when one of them is.
+and contradicted when one of them is. Comparisons that it makes at paper scale alone are named, and
+then it is supported in part.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from fedbench.report.effects import (
 from fedbench.report.experiment import Experiment, Published
 from fedbench.report.frame import run_frame, tried
 from fedbench.report.measures import Measure
-from fedbench.report.model import Claim, Comparison, Entry, Panel
+from fedbench.report.model import IN_PART, Claim, Comparison, Entry, Panel
 from fedbench.report.runs import DIVERGED, REFUSED
 from fedbench.report.significance import holm
-from fedbench.report.spec import METHOD, SMOKE
+from fedbench.report.spec import METHOD, PAPER, SMOKE
 from fedbench.report.statistics import plain
 from fedbench.report.table import Values
 
@@ -102,7 +103,51 @@ def _judge(
     if claimed is None:
         why = f"it states no margin, and {measure.label} has no usual one"
         return Claim(text, NOT_TESTABLE, why, key=frozenset([text]))
-    return _over_pairs(text, pairs, claimed, measure, frame)
+    claim = _over_pairs(text, pairs, claimed, measure, frame)
+    if claim.outcome != NOT_TESTABLE:
+        tested = {_name(pair) for pair in pairs if not pair.untestable}
+        claim.untested = _untested(spec, measure, values.study.experiment, tested)
+    return _in_part(claim)
+
+
+def _in_part(claim: Claim) -> Claim:
+    """What was not tested against everything that it names is not simply supported."""
+    if claim.outcome == SUPPORTED and claim.untested:
+        claim.outcome = IN_PART
+    return claim
+
+
+Name = tuple[str, str, str]  # of a comparison in a panel: one side, the other, the setting
+
+
+def _name(pair: PairedRuns) -> Name:
+    return pair.own, pair.other, pair.setting
+
+
+def _untested(
+    spec: Mapping[str, Any], measure: Measure, experiment: Experiment, tested: set[Name]
+) -> str:
+    """Which of the comparisons that the claim makes at paper scale were not made: `FedBN, FedNova;
+    7 of 8 panels`, sides and panels without any.
+    """
+    axes = list(experiment.axes)
+    cells = pd.DataFrame([cell.labels for cell in experiment.cells(PAPER)], columns=axes)
+    cells = _spoken_of(spec, experiment, cells)
+    if _is_within(spec):
+        sides = (measure.label, _limit(spec))
+        wanted = [(*sides, title(labels)) for labels, _ in _panels(cells, axes)]
+    else:
+        wanted = [(one, two, title(labels)) for labels, one, two, *_ in _sided(spec, axes, cells)]
+    missing = [name for name in wanted if name not in tested]
+    if not missing:
+        return ""
+    known = {side for name in tested for side in name[:2]}
+    sides_left = dict.fromkeys(side for name in missing for side in name[:2] if side not in known)
+    panels = {setting for *_, setting in wanted}
+    panels_left = panels - {setting for *_, setting in tested}
+    parts = [", ".join(sides_left)] if sides_left else []
+    parts += [f"{len(panels_left)} of {len(panels)} panels"] if panels_left else []
+    return "; ".join(parts) or f"{len(missing)} of {len(wanted)} comparisons"
 
 
 def _range(
@@ -133,47 +178,71 @@ def _paired_runs(
 ) -> Iterable[PairedRuns]:
     """Every comparison of the claim in every panel that has both sides."""
     axes = list(values.study.experiment.axes)
-    within = frame
-    for axis, labels in (spec.get("where") or {}).items():
-        within = within[within[axis].isin(listed(labels))]
-    if not _is_reading(spec, values.study.experiment):
-        within = within[~within[axes].isin(values.study.experiment.readings).any(axis=1)]
+    within = _spoken_of(spec, values.study.experiment, frame)
     printed = {
         (frozenset(one.labels.items()), one.measure): one.value
         for one in published
         if one.flag == ""
     }
-    if any(kind in spec for kind in ("above", "below", "between")):
+    if _is_within(spec):
         yield from _within_a_run(spec, measure, values, within, axes, printed)
         return
     axis = spec.get("axis", METHOD)
-    others = [name for name in axes if name != axis]
     sign = 1.0 if measure.higher_is_better or "equal" in spec else -1.0
+    for labels, one, two, *both in _sided(spec, axes, within):
+        own, other = _same_seeds(*both)
+        numbers = [
+            printed.get((frozenset({**labels, axis: name}.items()), measure.label))
+            for name in (one, two)
+        ]
+        yield PairedRuns(
+            one,
+            two,
+            title(labels),
+            (_scores(own, measure, sign), _scores(other, measure, sign)),
+            _difference(numbers, sign),
+            _untestable(pd.concat([own, other])),
+            f"{measure.name} {measure.parameters} {_names(own)} {_names(other)}",
+        )
+
+
+def _spoken_of(
+    spec: Mapping[str, Any], experiment: Experiment, frame: pd.DataFrame
+) -> pd.DataFrame:
+    """The rows that the claim is about: those of `where`, and further readings if it names them."""
+    for axis, labels in (spec.get("where") or {}).items():
+        frame = frame[frame[axis].isin(listed(labels))]
+    if not _is_reading(spec, experiment):
+        frame = frame[~frame[list(experiment.axes)].isin(experiment.readings).any(axis=1)]
+    return frame
+
+
+def _sided(
+    spec: Mapping[str, Any], axes: list[str], frame: pd.DataFrame
+) -> Iterable[tuple[dict[str, str], str, str, pd.DataFrame, pd.DataFrame]]:
+    """In every panel that has both: its labels, the two sides, and the rows of each."""
+    axis = spec.get("axis", METHOD)
     sides = [
         (one, two)
         for one in listed(spec.get("better", spec.get("equal")))
         for two in listed(spec.get("than", spec.get("to")))
         if one != two
     ]
-    for labels, panel in _panels(within, others):
+    for labels, panel in _panels(frame, [name for name in axes if name != axis]):
         for one, two in sides:
             own, other = (panel[panel[axis] == name] for name in (one, two))
-            if own.empty or other.empty:
-                continue
-            own, other = _same_seeds(own, other)
-            numbers = [
-                printed.get((frozenset({**labels, axis: name}.items()), measure.label))
-                for name in (one, two)
-            ]
-            yield PairedRuns(
-                one,
-                two,
-                title(labels),
-                (_scores(own, measure, sign), _scores(other, measure, sign)),
-                _difference(numbers, sign),
-                _untestable(pd.concat([own, other])),
-                f"{measure.name} {measure.parameters} {_names(own)} {_names(other)}",
-            )
+            if not own.empty and not other.empty:
+                yield labels, one, two, own, other
+
+
+def _is_within(spec: Mapping[str, Any]) -> bool:
+    """Whether the claim compares numbers of the same run."""
+    return any(kind in spec for kind in ("above", "below", "between"))
+
+
+def _limit(spec: Mapping[str, Any]) -> str:
+    """What a run's number is compared with: another measure, or a number."""
+    return str(spec["above"]) if "above" in spec else f"{float(spec.get('below', 0.0)):g}"
 
 
 def _within_a_run(
@@ -189,18 +258,16 @@ def _within_a_run(
     A claim of lying between two numbers takes the measure as it is, against 0.
     """
     sign = -1.0 if "below" in spec else 1.0
-    limit = float(spec.get("below", 0.0))
+    limit, other = float(spec.get("below", 0.0)), _limit(spec)
     for labels, panel in _panels(within, axes):
         key = frozenset(labels.items())
         numbers = [printed.get((key, measure.label))]
         scores = [_scores(panel, measure, sign)]
         if "above" in spec:
-            second = values.measures[str(spec["above"])]
-            other = second.label
+            second = values.measures[other]
             scores.append(_scores(panel, second, sign))
             numbers.append(printed.get((key, other)))
         else:
-            other = f"{limit:g}"
             scores.append([Score(sign * limit)] * len(panel))
             numbers.append(limit)
         yield PairedRuns(
@@ -399,9 +466,12 @@ def _all_significant(
     found: dict[str, float] = {}
     reasons = []
     few = 0
+    wanted = [cell for cell in values.study.experiment.cells(PAPER) if cell.matches(where)]
+    left = len(wanted) - len(cells)
     for cell in cells:
         own = frame[(frame[list(cell.labels)] == pd.Series(cell.labels)).all(axis=1)]
         value = values.of(cell, measure)
+        left += bool(_untestable(own)) or not cell.finished
         if reason := _untestable(own):
             reasons.append(reason)
         elif value.number is not None:
@@ -418,7 +488,9 @@ def _all_significant(
         detail += f"; not: {', '.join(above[:TOLD])}{more}"
     if few:
         return Claim(text, UNDECIDED, f"{detail}; fewer than 3 seeds in {few} of them", key=key)
-    return Claim(text, CONTRADICTED if above else SUPPORTED, detail, key=key)
+    claim = Claim(text, CONTRADICTED if above else SUPPORTED, detail, key=key)
+    claim.untested = f"{left} of {len(wanted)} cells" if left else ""
+    return _in_part(claim)
 
 
 def mark_repeats(entries: Sequence[Entry]) -> None:

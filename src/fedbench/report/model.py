@@ -12,9 +12,11 @@ from pathlib import Path
 VERDICTS = ("match", "near", "miss", "unmeasured", "unpublished")
 SYMBOLS = {  # beside every colour, for those who do not see it, and in plain text
     **{"match": "✓", "near": "≈", "miss": "✗", "unmeasured": "○", "unpublished": ""},
-    **{"supported": "✓", "contradicted": "✗", "undecided": "?", "not testable": "-"},
+    **{"supported": "✓", "supported in part": "◐", "contradicted": "✗"},
+    **{"undecided": "?", "not testable": "-"},
 }
-OUTCOMES = ("supported", "contradicted", "undecided", "not testable")  # of a claim
+IN_PART = "supported in part"  # as far as it was tested, which is not all that the claim names
+OUTCOMES = ("supported", IN_PART, "contradicted", "undecided", "not testable")  # of a claim
 NOT_TESTABLE, NOT_AN_EXPERIMENT = "not testable here", "not an experiment"  # states of a table
 
 
@@ -121,6 +123,7 @@ class Claim:
     main: bool = False  # one of those that a paper stands for
     reading: bool = False  # about a further reading of a method: shown, not counted
     repeats: str = ""  # the table that has the same claim, where it is counted
+    untested: str = ""  # what the claim compares in full, and these runs do not
     rests_on: str = ""  # seeds, scale
     key: frozenset[str] = frozenset()  # what is compared: the same runs in the same measure
 
@@ -194,7 +197,6 @@ def state_of(claims: list[Claim]) -> str:
     testable = [outcome for outcome in found if outcome != "not testable"]
     if not testable:
         return NOT_TESTABLE if found else "no claim"
-    decided = [outcome for outcome in testable if outcome != "undecided"]
-    if not decided:
+    if set(testable) == {"undecided"}:
         return "undecided"
-    return "decided" if len(decided) == len(testable) else "partly decided"
+    return "decided" if {"supported", "contradicted"}.issuperset(testable) else "partly decided"

@@ -137,6 +137,7 @@ def _claim(claim: Claim) -> str:
     """One line: the outcome, the claim, the difference, and what it rests on."""
     facts = [
         claim.detail,
+        f"not tested here: {claim.untested}" if claim.untested else "",
         "a further reading, not counted" if claim.reading else "",
         f"counted under {claim.repeats}" if claim.repeats else "",
         claim.rests_on if claim.outcome else "",
