@@ -215,3 +215,30 @@ def test_every_label_may_have_its_own_other_cell(tmp_path):
     assert [values.of(cell, ratio).text for cell in made.cells] == ["-", "1.2x", "-", "0.75x"]
     frame = run_frame(values)
     assert frame["Ratio"].isna().tolist() == [True, True, False, False, True, True, False, False]
+
+
+def test_a_place_among_methods_is_counted_seed_by_seed(tmp_path):
+    """Readings and references take none. A diverged rival is behind; every rival must have run."""
+    curves = {"A": (0.5, 0.5, 0.5), "B": (0.6, 0.4, 0.9), "C": (0.7, 0.5, 0.9), "R": (0.9,) * 3}
+    axes = {"method": {**dict.fromkeys(curves, ""), "local": "algo=local"}}
+    curves["local"] = (0.99,) * 3
+    lost = {("B", 2): "diverged"}
+    made = study(
+        tmp_path,
+        experiment({}, axes, seeds=[0, 1, 2], readings=["R"]),
+        lambda labels, seed: metrics(curves[labels["method"]][seed]),
+        lambda labels, seed: lost.get((labels["method"], seed), "finished"),
+    )
+    accuracy = as_measure("Accuracy", "best_accuracy")
+    place = as_measure("Place", {"name": "place", "of": "Accuracy"})
+    values = Values(made, [accuracy, place])
+    found = [[one.value for one in values.of(cell, place).readings] for cell in made.cells]
+    assert found[:3] == [[3, 1, 2], [2, 3, None], [1, 1, 1]]  # a tie is ahead of neither
+    assert not place.higher_is_better
+    gone = lambda labels, seed: "missing" if (labels["method"], seed) == ("C", 0) else "finished"  # noqa: E731
+    other = study(tmp_path / "gone", made.experiment, lambda *_: metrics(0.5), gone)
+    assert Values(other, [accuracy, place]).of(other.cells[0], place).readings == [
+        Reading(None, "missing"),
+        Reading(1.0),
+        Reading(1.0),
+    ]

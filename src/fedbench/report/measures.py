@@ -13,7 +13,7 @@ from fedbench.report.experiment import REFERENCE
 from fedbench.report.readers import ACCURACIES, READERS, UNREACHED, UNREADABLE, Reading
 from fedbench.report.runs import DIVERGED, Study, StudyCell
 
-OF_ANOTHER = ("speed_up", "ratio_to", "difference_to")  # `of` names the measure
+OF_ANOTHER = ("speed_up", "ratio_to", "difference_to", "place")  # `of` names the measure
 DERIVED = (*OF_ANOTHER, "mcnemar")  # not read off a run, but from several cells
 
 

@@ -193,6 +193,14 @@ class ComparedTo(Measure):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place(Measure):
+    """The place of a cell by another measure among all labels of an axis, 1 is the best."""
+
+    of: str = ""  # the label of the other measure
+    axis: str = METHOD
+
+
+@dataclass(frozen=True, kw_only=True)
 class McNemar(Measure):
     """The p-value of McNemar's test against another cell, on the same test images."""
 
@@ -231,6 +239,7 @@ MEASURES: dict[str, type[Measure]] = {
     "speed_up": SpeedUp,
     "ratio_to": ComparedTo,
     "difference_to": ComparedTo,
+    "place": Place,
     "mcnemar": McNemar,
 }
 
@@ -507,8 +516,10 @@ def _check_form(study: Study, show: Show, key: str) -> None:
 
 
 def _check_measure(study: Study, measure: Measure, known: dict[str, Measure], key: str) -> None:
-    if isinstance(measure, SpeedUp | ComparedTo):
+    if isinstance(measure, SpeedUp | ComparedTo | Place):
         require(measure.of in known, f"{key}.of", measure.of, nearest(measure.of, known))
+    if isinstance(measure, Place):
+        _check_axis(study, measure.axis, f"{key}.axis")
     for name in ("baseline", "cell", "against"):
         _check_other(study, getattr(measure, name, {}), f"{key}.{name}")
     if isinstance(measure, Metric | ClientColumn):

@@ -14,7 +14,7 @@ from fedbench.report.notes import Footnotes
 from fedbench.report.readers import UNREADABLE, Reading, sibling
 from fedbench.report.runs import Study, StudyCell
 from fedbench.report.significance import mcnemar_pooled
-from fedbench.report.spec import SMOKE
+from fedbench.report.spec import METHOD, SMOKE
 from fedbench.report.statistics import plain, speed_up
 from fedbench.report.value import (
     Value,
@@ -58,6 +58,8 @@ class Values:
             return plain_value(
                 self._differences(cell, measure), 2 if measure.parameters.get("percent") else None
             )
+        if measure.name == "place":
+            return plain_value(self._places(cell, measure), None)
         found = readings(self.study, cell, measure)
         if measure.parameters.get("over_seeds") == "maximum":
             return maximum_value(found, 2)
@@ -145,6 +147,32 @@ class Values:
                 found.append(own if own.value is None else their)
             else:
                 found.append(Reading(sign * (own.value - their.value)))
+        return found
+
+
+    def _places(self, cell: StudyCell, measure: Measure) -> list[Reading]:
+        """Seed by seed, one more than the number of cells that are ahead. References and further
+        readings of a method take no place.
+        """
+        of, axis = self.measures[measure.parameters["of"]], measure.parameters.get("axis", METHOD)
+        sign = 1.0 if of.higher_is_better else -1.0
+        rivals = [
+            {run.seed: own for run, own in zip(one.runs, self.of(one, of).readings, strict=True)}
+            for one in self.study.cells
+            if {**one.labels, axis: ""} == {**cell.labels, axis: ""}
+            and one.labels[axis] not in (cell.labels[axis], *self.study.experiment.readings)
+            and not is_reference(one)
+        ]
+        found = []
+        for run, own in zip(cell.runs, self.of(cell, of).readings, strict=True):
+            theirs = [rival.get(run.seed, Reading(None, "missing")) for rival in rivals]
+            known = [one.value for one in theirs if one.value is not None]
+            if own.value is None:
+                found.append(own)
+            elif any(one.value is None and one.state != "diverged" for one in theirs):
+                found.append(Reading(None, "missing"))
+            else:
+                found.append(Reading(1.0 + sum(sign * (one - own.value) > 0 for one in known)))
         return found
 
 

@@ -61,6 +61,8 @@ def _definition(measure: Measure) -> str:
             else "its own, minus that of {}"
         ).format(other)
         return f"{parameters['of']}, {sides}, seed by seed"
+    if measure.name == "place":
+        return f"place by {parameters['of']}, 1 is the best; a diverged run is behind all others"
     if measure.name == "distance_to" and parameters.get("of") == "clients":
         return "root mean square over the clients, of the models that they sent"
     if measure.name == "gradient_norm" and parameters.get("last"):
