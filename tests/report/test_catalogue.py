@@ -10,7 +10,7 @@ import yaml
 from support import study_small
 
 from fedbench.report.archive import archive_plans
-from fedbench.report.catalogue import Row, markdown, rows
+from fedbench.report.catalogue import Row, markdown, paper_scale, rows
 from fedbench.report.execute import Executor
 from fedbench.report.experiment import experiments_folder, load, names
 from fedbench.report.plan import make_plans
@@ -72,6 +72,14 @@ def test_runs_are_counted_as_they_are_planned(found):
     cells = load("fedpgvc/table2").cells("paper")
     assert table.runs[-1] == str(sum(len(cell.seeds) for cell in cells))
     assert row(found, "fedpgvc/table4").runs[1] == ""  # it has no decisive scale
+
+
+def test_what_paper_scale_takes_is_counted_by_hand():
+    """1,000 rounds of 30 clients with 20 steps of 64 examples in each of 15 runs; one network."""
+    chosen = [load(name) for name in ("fedgsnr/figure3", "fedgsnr/table2", "digits/methods")]
+    runs = sum(len(cell.seeds) for cell in chosen[0].cells("paper"))
+    millions = f"{runs * 1000 * 30 * 20 * 64 / 1e6:,.0f}"
+    assert paper_scale(chosen)[2:] == [f"| `fedgsnr/figure3` | {runs} | {millions} | lenet |"]
 
 
 def test_archived_runs_give_the_state(tmp_path, monkeypatch):

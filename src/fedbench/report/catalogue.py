@@ -10,18 +10,29 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedbench.config.validate import config_folder
+from omegaconf import OmegaConf
+
+from fedbench.config.validate import check, config_folder
 from fedbench.report.archive import archived_plans
 from fedbench.report.entry import claims_of
-from fedbench.report.experiment import Cell, Experiment, load, names, not_experiments
+from fedbench.report.experiment import (
+    Cell,
+    Experiment,
+    compose_tree,
+    load,
+    names,
+    not_experiments,
+)
 from fedbench.report.ledger import study_of
 from fedbench.report.model import NOT_AN_EXPERIMENT, NOT_TESTABLE, state_of
 from fedbench.report.plan import Plan
 from fedbench.report.spec import DECISIVE, PAPER, SCALES
 from fedbench.report.tune import trial_plan
+from fedbench.report.work import work_of
 from fedbench.runs.archive import ARCHIVE
 
 # What the machine has on which the archive is made. A cell with other data is not run there, and
@@ -29,6 +40,11 @@ from fedbench.runs.archive import ARCHIVE
 DATA_AT_HAND = ("digits", "mnist", "fmnist", "cifar10", "cifar100")
 PRETRAINED = "_pretrained"  # how the names of such networks end
 RESULTS = Path("results")
+# Words of a cell that decide how many examples its runs train on: these groups and keys alone.
+SIZES = (
+    *("data", "data.pool", "data.subset", "model", "rounds", "cohort", "partition.clients"),
+    *("client.steps", "client.epochs", "client.batch_size"),
+)
 COLUMNS = ("in the paper", "what it shows", *SCALES, "state", "command")
 OPENING = """\
 # Every table and figure
@@ -42,6 +58,9 @@ and what has been decided. It is made of `conf/experiment/` and of the archive:
 - **Numbers of runs** stand below the [scale](reproduction.md#scales) at which they are made; no
   number: it cannot be run at that scale. The command is that of decisive scale where there is one,
   else that of paper scale. Tables and figures share runs.
+- Where no number stands below *decisive*, it can be decided at paper scale only: a cheaper setting
+  that decides was worked out for the headline claims alone. [The end](#what-paper-scale-takes) of
+  the page says what that takes. What a decisive scale leaves out, its table says.
 - **not decided yet**: no run at decisive or paper scale is in the
   [archive](reproduction.md#the-archive).
 - **decided**, **partly decided**, **undecided**: what the archived runs say to its
@@ -53,6 +72,16 @@ and what has been decided. It is made of `conf/experiment/` and of the archive:
   another table or figure, with more seeds.
 - **not an experiment**: a sketch or notation, so that there is nothing to run.
 - **ours**: in no paper.
+"""
+TAKES = """\
+## What paper scale takes
+
+Of each table and figure without a decisive scale: its runs, the training examples that go forward
+and back through the network in all of them (rounds x clients of a round x local steps x batch,
+and the local training before which clients are scored), and the networks. Every run is counted as
+one of FedAvg; what other methods compute beyond that is not in it. Runs that several tables share
+are counted in each. How long that is on a machine, and what is not at hand there, says
+`fedbench-tables run --scale paper --dry-run`, which times a round of each kind.
 """
 
 
@@ -83,7 +112,41 @@ def markdown(results: Path = RESULTS) -> str:
         rule = ["---", "---", *("---:" for _ in SCALES), "---", "---"]
         lines = [f"| {' | '.join(COLUMNS)} |", f"| {' | '.join(rule)} |"]
         parts.append("\n".join([f"## {paper}\n", *lines, *(row.markdown() for row in members)]))
+    parts.append("\n".join([TAKES, *paper_scale([load(name) for name in names()])]))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def paper_scale(experiments: Sequence[Experiment]) -> list[str]:
+    """A table of what the runs of those take that have no decisive scale."""
+    lines = ["| experiment | runs | million examples | networks |", "| --- | ---: | ---: | --- |"]
+    known: dict[tuple[str, ...], tuple[int, str]] = {}
+    for experiment in experiments:
+        cells = experiment.cells(PAPER)
+        if _is_ours(experiment) or not cells or experiment.has_scale(DECISIVE):
+            continue
+        runs, examples, networks = 0, 0, []
+        for cell in cells:
+            words = tuple(word for word in cell.overrides if word.partition("=")[0] in SIZES)
+            key = (experiment.settings(), *words)
+            if key not in known:
+                known[key] = _training(experiment, replace(cell, overrides=words))
+            each, network = known[key]
+            runs += len(cell.seeds)
+            examples += each * len(cell.seeds)
+            networks.append(network)
+        told = ", ".join(dict.fromkeys(networks))
+        millions = f"{examples / 1e6:,.0f}" if examples >= 1e6 else "under 1"
+        lines.append(f"| `{experiment.name}` | {runs:,} | {millions} | {told} |")
+    return lines
+
+
+def _training(experiment: Experiment, cell: Cell) -> tuple[int, str]:
+    """The training examples of one run, and its network."""
+    composed = compose_tree(experiment.job(cell, cell.seeds[0], PAPER))
+    choices = dict(composed.hydra.runtime.choices)
+    keys = [str(key) for key in composed if key != "hydra"]
+    config = check(OmegaConf.masked_copy(composed, keys), choices)
+    return int(work_of(config)["gradients"]), str(choices["model"])
 
 
 def rows(results: Path = RESULTS) -> list[Row]:
@@ -111,8 +174,12 @@ def _row(experiment: Experiment, archived: Plan | None, results: Path) -> Row:
         _state(experiment, archived, results),
         tuple(_runs(experiment, scale) for scale in SCALES),
         experiment.command(scale),
-        ours=re.match(r"(Table|Figure) \w", experiment.number) is None,
+        ours=_is_ours(experiment),
     )
+
+
+def _is_ours(experiment: Experiment) -> bool:
+    return re.match(r"(Table|Figure) \w", experiment.number) is None
 
 
 def _runs(experiment: Experiment, scale: str) -> str:

@@ -149,7 +149,6 @@ class Values:
                 found.append(Reading(sign * (own.value - their.value)))
         return found
 
-
     def _places(self, cell: StudyCell, measure: Measure) -> list[Reading]:
         """Seed by seed, one more than the number of cells that are ahead. References and further
         readings of a method take no place.
