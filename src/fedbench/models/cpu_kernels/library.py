@@ -36,7 +36,9 @@ OPTIONS = (
     "-fPIC",
     "-shared",
 )
-COMPILE_SECONDS = 300  # after which a compiler that hangs is given up
+# After so long a compiler that hangs is given up.
+COMPILE_SECONDS = 300
+VERSION_SECONDS = 30
 
 _FOLDER = Path(__file__).parent
 _ADDRESS, _SIZE, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
@@ -57,35 +59,52 @@ class Unavailable(Exception):
     """This machine cannot have the kernels. The text says why."""
 
 
-@cache
 def load() -> ctypes.CDLL:
     """The kernels, compiled if need be. Raises `Unavailable`.
 
     Processes that are forked later share them. Several processes that come here at once compile
     once: the others wait.
     """
+    found = attempt()
+    if isinstance(found, str):
+        raise Unavailable(found)
+    return found
+
+
+@cache
+def attempt() -> ctypes.CDLL | str:
+    """The kernels, or why there are none. Each process tries once: a failure may take minutes."""
+    try:
+        return _compile_or_open()
+    except Unavailable as error:
+        return str(error)
+
+
+def _compile_or_open() -> ctypes.CDLL:
     if platform.machine() not in ("x86_64", "AMD64"):
         raise Unavailable(f"native kernels need an x86-64 processor, this one is {_processor()}")
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):  # AVX2 or more
         raise Unavailable("this processor has no AVX2")
+    if not torch.backends.mkldnn.is_available():
+        raise Unavailable("this PyTorch has no oneDNN, which native kernels call")
     compiler = find_compiler()
     folder = cache_folder()
+    file = library_file(folder, compiler)
     try:
-        return open_library(library_file(folder, compiler))
+        return open_library(file)
     except Damaged:
         pass
     from filelock import FileLock
 
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = library_file(folder, compiler)
         with FileLock(file.with_suffix(".lock")):
             try:
                 return open_library(file)  # another process was faster
             except Damaged:
                 compile_library(compiler, file)
             return open_library(file)
-    except (OSError, Damaged) as error:
+    except (OSError, NotImplementedError, Damaged) as error:  # some filesystems have no locks
         raise Unavailable(f"native kernels cannot be stored in {folder} ({error})") from error
 
 
@@ -105,20 +124,43 @@ def _processor() -> str:
 
 def find_compiler() -> list[str]:
     """The words that start the machine's C++ compiler; the environment's CXX wins."""
-    named = shlex.split(os.environ.get("CXX", ""))
-    for words in [named] if named else [[name] for name in COMPILERS]:
-        if shutil.which(words[0]):
-            return words
-    raise Unavailable(f"there is no C++ compiler here ({shlex.join(named) or 'g++ or clang++'})")
+    named = os.environ.get("CXX", "")
+    try:
+        words = shlex.split(named)
+    except ValueError as error:
+        raise Unavailable(f"CXX={named} is not a command ({error})") from error
+    for command in [words] if words else [[name] for name in COMPILERS]:
+        if shutil.which(command[0]):
+            return command
+    raise Unavailable(f"there is no C++ compiler here ({shlex.join(words) or 'g++ or clang++'})")
+
+
+def compiler_version(compiler: list[str]) -> str:
+    """What the compiler says about itself; its first line names it."""
+    return _run([*compiler, "--version"], VERSION_SECONDS).stdout
+
+
+def _run(command: list[str], seconds: int) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=seconds
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{command[0]} was not ready after {seconds} s") from error
+    except OSError as error:  # such as a file that is no program
+        raise Unavailable(f"{command[0]} cannot be started ({error})") from error
 
 
 def library_file(folder: Path, compiler: list[str]) -> Path:
     """Where the library is kept. Its name changes with everything that may change its code."""
-    version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
-    words = "\0".join([shlex.join(compiler), *OPTIONS, platform.system(), _processor()])
-    content = hashlib.blake2b(words.encode() + version, digest_size=8)
-    for name in SOURCES + HEADERS:
-        content.update((_FOLDER / name).read_bytes())
+    version = compiler_version(compiler)
+    words = [shlex.join(compiler), *OPTIONS, platform.system(), _processor(), version]
+    content = hashlib.blake2b("\0".join(words).encode(), digest_size=8)
+    try:
+        for name in SOURCES + HEADERS:
+            content.update((_FOLDER / name).read_bytes())
+    except OSError as error:
+        raise Unavailable(f"a source file of the native kernels is missing ({error})") from error
     return folder / f"kernels-{content.hexdigest()}.so"
 
 
@@ -131,16 +173,12 @@ def compile_library(compiler: list[str], file: Path) -> None:
     sources = [str(_FOLDER / name) for name in SOURCES]
     command = [*compiler, *OPTIONS, *sources, "-o", str(temporary)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=COMPILE_SECONDS
-        )
+        done = _run(command, COMPILE_SECONDS)
         if done.returncode != 0:
             why = next(iter(done.stderr.strip().splitlines()), f"status {done.returncode}")
             raise Unavailable(f"{compiler[0]} does not compile the native kernels: {why}")
         write_atomically(_checksum_file(file), checksum(temporary))
         os.replace(temporary, file)
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{compiler[0]} was not ready after {COMPILE_SECONDS} s") from error
     finally:
         temporary.unlink(missing_ok=True)
 
