@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedbench.core.fields import count
 from fedbench.core.model import Model
 from fedbench.models.base import ModelSettings, image_size
-from fedbench.models.cpu_kernels import Conv3x3, LeNetBlocks, channels_last, pool_relu
+from fedbench.models.cpu_kernels import LeNetBlocks, channels_last, conv3x3, pool_relu
 
 _LARGE = 32  # pixels from which LeNet does not pad
 
@@ -53,16 +53,17 @@ class CnnBnNetwork(Model):
     def __init__(self, size: tuple[int, int, int], classes: int):
         super().__init__()
         height, width, channels = size
+        half, quarter = (height // 2, width // 2), (height // 4, width // 4)
         self.conv0 = nn.Conv2d(channels, 32, 3, padding=1)
-        self.conv1 = Conv3x3(32, 64)
+        self.conv1 = conv3x3(32, 64, height, width)
         self.bn1 = nn.BatchNorm2d(64)
-        self.conv2 = Conv3x3(64, 128)
+        self.conv2 = conv3x3(64, 128, *half)
         self.bn2 = nn.BatchNorm2d(128)
-        self.conv3 = Conv3x3(128, 128)
+        self.conv3 = conv3x3(128, 128, *half)
         self.bn3 = nn.BatchNorm2d(128)
-        self.conv4 = Conv3x3(128, 256)
+        self.conv4 = conv3x3(128, 256, *quarter)
         self.bn4 = nn.BatchNorm2d(256)
-        self.conv5 = Conv3x3(256, 256)
+        self.conv5 = conv3x3(256, 256, *quarter)
         self.bn5 = nn.BatchNorm2d(256)
         self.fc = nn.Linear(256 * (height // 8) * (width // 8), classes, bias=False)
 

@@ -7,7 +7,7 @@ run uses one of them throughout: `runtime.kernels`, which `choose_kernels` resol
 
 from fedbench.models.cpu_kernels import library
 from fedbench.models.cpu_kernels.choice import KernelChoice, choose_kernels
-from fedbench.models.cpu_kernels.layers import Conv3x3, LeNetBlocks
+from fedbench.models.cpu_kernels.layers import Conv3x3, LeNetBlocks, conv3x3
 from fedbench.models.cpu_kernels.torch_layers import channels_last, pool_relu
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "LeNetBlocks",
     "channels_last",
     "choose_kernels",
+    "conv3x3",
     "library",
     "pool_relu",
 ]

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from fedbench.models.cpu_kernels import native
 from fedbench.models.cpu_kernels.torch_layers import Winograd, channels_last, convolve, pool_relu
 
+TILE = 4  # outputs of a side that Winograd's method computes at a time
+
 
 class NativeLayer(nn.Module):
     """A module for which there is a C++ kernel."""
@@ -25,7 +27,7 @@ class LeNetBlocks(NativeLayer):
     """
 
     def forward(self, x: Tensor, first: nn.Conv2d, second: nn.Conv2d) -> Tensor:
-        if self.native and native.applies(x) and not x.requires_grad:
+        if self.native and native.lenet_applies(x, first, second):
             return native.lenet_blocks(x, first, second)
         x = channels_last(x)
         for convolution in (first, second):
@@ -41,10 +43,18 @@ class Conv3x3(NativeLayer, nn.Conv2d):
         self.whole_vectors = inputs % native.LANES == 0 and outputs % native.LANES == 0
 
     def forward(self, x: Tensor) -> Tensor:
-        whole_tiles = x.shape[2] % 4 == 0 and x.shape[3] % 4 == 0
+        whole_tiles = x.shape[2] % TILE == 0 and x.shape[3] % TILE == 0
         plain = x.device.type != "cpu" or x.dtype != torch.float32
+        plain |= x.shape[1] != self.in_channels
         if plain or not whole_tiles or torch._C._are_functorch_transforms_active():
             return super().forward(x)
-        if self.native and self.whole_vectors and native.applies(x):
+        if self.native and self.whole_vectors and native.applies(x, self.weight):
             return native.NativeWinograd.apply(x, self.weight)
         return Winograd.apply(x, self.weight)
+
+
+def conv3x3(inputs: int, outputs: int, height: int, width: int) -> nn.Conv2d:
+    """A 3x3 convolution of images of this size: a `Conv3x3` where they consist of whole tiles."""
+    if height % TILE == 0 and width % TILE == 0:
+        return Conv3x3(inputs, outputs)
+    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)

@@ -25,11 +25,10 @@ _PADDING = 16  # floats between two positions: see _matrices
 LANES = 8  # channels of a vector: Winograd's kernels need a multiple of it
 
 
-def applies(x: Tensor) -> bool:
-    """Whether the kernels can take this input."""
+def applies(*tensors: Tensor) -> bool:
+    """Whether the kernels can take these inputs and weights."""
     return (
-        x.dtype is torch.float32
-        and x.device.type == "cpu"
+        all(one.dtype is torch.float32 and one.device.type == "cpu" for one in tensors)
         and not torch._C._are_functorch_transforms_active()
         and not torch.is_autocast_enabled("cpu")
     )
@@ -51,10 +50,27 @@ def _backward_floats(geometry: tuple[int, ...]) -> int:
     return library.load().lenet_backward_floats(_sizes(*geometry))
 
 
+def lenet_applies(x: Tensor, first: nn.Conv2d, second: nn.Conv2d) -> bool:
+    """Whether they can take these two blocks: C++ would read beyond what does not fit together."""
+    if first.bias is None or second.bias is None or x.requires_grad:
+        return False
+    padding = int(first.padding[0])
+    return (
+        applies(x, first.weight, first.bias, second.weight, second.bias)
+        and (x.shape[1], len(first.weight)) == (first.weight.shape[1], second.weight.shape[1])
+        and min(_pooled(side, padding) for side in x.shape[2:]) > 0
+    )
+
+
+def _pooled(side: int, padding: int) -> int:
+    """What both blocks leave of an image's side."""
+    return ((side + 2 * padding - 4) // 2 - 4) // 2
+
+
 def lenet_blocks(x: Tensor, first: nn.Conv2d, second: nn.Conv2d) -> Tensor:
     """Two 5x5 convolutions, each with bias, 2x2 maximum and ReLU: features [N, C * H * W]."""
-    padding = first.padding[0]
-    return _LeNetBlocks.apply(x, first.weight, first.bias, second.weight, second.bias, padding)
+    weights = first.weight, first.bias, second.weight, second.bias
+    return _LeNetBlocks.apply(x, *weights, first.padding[0], torch.is_grad_enabled())
 
 
 class _LeNetBlocks(torch.autograd.Function):
@@ -69,19 +85,19 @@ class _LeNetBlocks(torch.autograd.Function):
         weight2: Tensor,
         bias2: Tensor,
         pad: int,
+        graph: bool,  # needs_input_grad is true under no_grad, too
     ) -> Tensor:
         # No copies: the engine's images and weights are in this order already.
         images = x.permute(0, 2, 3, 1).contiguous()
         weight1 = weight1.permute(0, 2, 3, 1).contiguous()
         weight2 = weight2.permute(0, 2, 3, 1).contiguous()
+        bias1, bias2 = bias1.contiguous(), bias2.contiguous()
         count, height, width, channels = images.shape
         middle, features = len(weight1), len(weight2)
         geometry = (count, channels, height, width, pad, middle, features)
-        keep = any(ctx.needs_input_grad)
-        memory = torch.empty(_forward_floats(geometry, keep))
-        rows = ((height + 2 * pad - 4) // 2 - 4) // 2
-        columns = ((width + 2 * pad - 4) // 2 - 4) // 2
-        output = torch.empty(count, features * rows * columns)
+        keep = graph and any(ctx.needs_input_grad)
+        memory = x.new_empty(_forward_floats(geometry, keep))
+        output = x.new_empty(count, features * _pooled(height, pad) * _pooled(width, pad))
         library.load().lenet_forward(
             _sizes(*geometry),
             keep,
@@ -104,9 +120,9 @@ class _LeNetBlocks(torch.autograd.Function):
         forward_memory, weight2 = ctx.saved_tensors
         _, channels, _, _, _, middle, features = geometry = ctx.geometry
         weights1, weights2 = middle * 25 * channels, features * 25 * middle
-        result = torch.empty(weights1 + middle + weights2 + features)
+        result = gradient.new_empty(weights1 + middle + weights2 + features)
         own1, bias1, own2, bias2 = result.split([weights1, middle, weights2, features])
-        memory = torch.empty(_backward_floats(geometry))
+        memory = gradient.new_empty(_backward_floats(geometry))
         gradient = gradient.contiguous()
         library.load().lenet_backward(
             _sizes(*geometry),
@@ -121,7 +137,7 @@ class _LeNetBlocks(torch.autograd.Function):
         )
         own1 = own1.view(middle, 5, 5, channels).permute(0, 3, 1, 2)
         own2 = own2.view(features, 5, 5, middle).permute(0, 3, 1, 2)
-        return None, own1, bias1, own2, bias2, None
+        return None, own1, bias1, own2, bias2, None, None
 
 
 class NativeWinograd(torch.autograd.Function):
@@ -136,7 +152,7 @@ class NativeWinograd(torch.autograd.Function):
         result = x.new_empty(count, height, width, outputs)
         ctx.part = part = max(1, _PART // (tiles * inputs))
         ctx.save_for_backward(images, filters)
-        transformed = _matrices(part * tiles, inputs)
+        transformed = _matrices(images, part * tiles, inputs)
         for some, into in zip(images.split(part), result.split(part), strict=True):
             own = [matrix[: len(some) * tiles] for matrix in transformed]
             sizes = _sizes(len(some), height, width, inputs)
@@ -155,7 +171,8 @@ class NativeWinograd(torch.autograd.Function):
         outputs, part, tiles = filters.shape[1], ctx.part, height * width // 16
         arriving = gradient.permute(0, 2, 3, 1).contiguous()
         result, total = torch.zeros_like(images), torch.zeros_like(filters)
-        transformed, products = _matrices(part * tiles, inputs), _matrices(part * tiles, outputs)
+        transformed = _matrices(images, part * tiles, inputs)
+        products = _matrices(images, part * tiles, outputs)
         parts = (tensor.split(part) for tensor in (images, arriving, result))
         for some, given, into in zip(*parts, strict=True):
             own = [matrix[: len(some) * tiles] for matrix in transformed]
@@ -172,13 +189,13 @@ class NativeWinograd(torch.autograd.Function):
         return result.permute(0, 3, 1, 2), filters_gradient(total)
 
 
-def _matrices(rows: int, columns: int) -> list[Tensor]:
-    """Room for 36 matrices.
+def _matrices(like: Tensor, rows: int, columns: int) -> list[Tensor]:
+    """Room for 36 matrices of the type of `like`.
 
     They are a little further apart than their size: with a power of two between them, numbers that
     are written together would share one set of the processor's cache.
     """
-    room = torch.empty(36, rows * columns + _PADDING)
+    room = like.new_empty(36, rows * columns + _PADDING)
     return [one[: rows * columns].view(rows, columns) for one in room]
 
 
