@@ -32,17 +32,19 @@ from bare import Bare
 from bench_methods import bench_methods
 from bench_rivals import PflResearch
 
+import fedbench
 from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import BindContext
 from fedbench.config.schema import ClientSettings, EvalSettings, Scalars
 from fedbench.core.flat_model import FlatModel
-from fedbench.core.machine import available_cores
+from fedbench.core.machine import available_cores, machine_name
 from fedbench.data.batches import examples
 from fedbench.data.dataset import Dataset
 from fedbench.models.cnn import Cnn5, CnnBn, LeNet
-from fedbench.models.cpu_kernels import choose_kernels
+from fedbench.models.cpu_kernels import choose_kernels, library
 from fedbench.parallel.group import Group
 from fedbench.parallel.processes import configure_process, launch
+from fedbench.runs.identity import source_commit
 from fedbench.training.federation import Federation
 
 
@@ -438,6 +440,24 @@ def bench_rivals(repeats: int) -> None:
         print(rival.row(load.name, medians), flush=True)
 
 
+def facts() -> str:
+    """What a measurement depends on, in one line. Ends the bench where there are no native kernels.
+
+    The limits are those of native kernels: without them, PyTorch's layers would be measured.
+    """
+    for load in WORKLOADS:
+        network = MODELS[load.model]().build(load.shape, 10)
+        choice = choose_kernels("auto", network, "cpu", threads=1)
+        if choice.name != "native":
+            sys.exit(f"bench: {load.name} has no native kernels here: {choice.reason}")
+    compiler, source = library.compiler_version(library.find_compiler()), source_commit()
+    commit = (source["commit"] or "unknown")[:10] + (" with changes" if source["dirty"] else "")
+    return (
+        f"fedbench {fedbench.__version__}, commit {commit}; {machine_name()};"
+        f" torch {torch.__version__}; {compiler.splitlines()[0]}; native kernels"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -455,6 +475,7 @@ def main() -> None:
     arguments = parser.parse_args()
     what = arguments.what or names
     torch.set_num_threads(1)
+    print(facts(), flush=True)
     results = [
         bench_workload(load, arguments.repeats, arguments.workers)
         for load in WORKLOADS

@@ -7,10 +7,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from support.native import needs_kernels
+
+from fedbench.models.cpu_kernels import KernelChoice
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -58,9 +62,42 @@ def test_the_bench_judges_a_ratio(monkeypatch, capfd):
     assert "TOO SLOW" in printed
 
 
+@needs_kernels
+def test_the_bench_says_first_what_it_measures(monkeypatch, capfd):
+    bench = load("bench", monkeypatch)
+    small = {"clients": 2, "images": 20, "test": 20, "cohort": None, "limit": 1e9}
+    loads = [dataclasses.replace(load, **small) for load in bench.WORKLOADS]
+    monkeypatch.setattr(bench, "WORKLOADS", loads)
+    monkeypatch.setattr(bench, "BY_NAME", {load.name: load for load in loads})
+    monkeypatch.setattr(bench, "SCALING_LIMIT", 1e9)
+    names = ["W1", "W4", "scaling"]
+    monkeypatch.setattr(sys, "argv", ["bench.py", *names, "--repeats", "1", "--workers", "1"])
+    with pytest.raises(SystemExit) as ended:
+        bench.main()
+    assert not ended.value.code
+    facts, *lines = capfd.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"fedbench [\d.]+, commit (\w{10}|unknown)( with changes)?; .+, \d+ cores; torch \d\S+;"
+        r" .+; native kernels",
+        facts,
+    )
+    assert [line.split()[0] for line in lines] == names
+
+
+def test_the_bench_measures_nothing_without_native_kernels(monkeypatch, capfd):
+    bench = load("bench", monkeypatch)
+    monkeypatch.setattr(bench, "choose_kernels", lambda *_, **__: KernelChoice("torch", "no AVX2"))
+    monkeypatch.setattr(bench, "bench_workload", lambda *_: pytest.fail("it measures"))
+    monkeypatch.setattr(sys, "argv", ["bench.py", "W1"])
+    with pytest.raises(SystemExit) as ended:
+        bench.main()
+    assert ended.value.code == "bench: W1 has no native kernels here: no AVX2"
+
+
 @pytest.mark.parametrize("words", [[], ["W1", "start"]])
 def test_the_bench_runs_what_is_named_and_all_without_a_name(monkeypatch, words):
     bench, done = load("bench", monkeypatch), []
+    monkeypatch.setattr(bench, "facts", lambda: "facts")
     monkeypatch.setattr(bench, "bench_workload", lambda load, *_: done.append(load.name) or True)
     for name in ("command", "scaling", "methods", "start", "memory", "rivals"):
         monkeypatch.setattr(bench, f"bench_{name}", lambda *_, name=name: done.append(name) or True)
