@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import experiments
+from support.native import needs_kernels
 
 from fedbench.config.schema import Config
 from fedbench.config.validate import config_folder
@@ -53,7 +54,11 @@ SETTING = (
     "eval.every=2",
     "logger=none",
 )
-NETWORKS = {"plain": Mlp(hidden=[16, 8]), "batch norm": LeNet(batch_norm=True)}
+NETWORKS = {
+    "plain": Mlp(hidden=[16, 8]),
+    "batch norm": LeNet(batch_norm=True),
+    "native kernels": LeNet(),
+}
 COHORTS = {"all": None, "some": 2}
 # What has the most state in the ordinary tests, others in the long ones.
 LONGER = [pytest.mark.heavy, pytest.mark.by_hand]
@@ -160,6 +165,16 @@ def test_it_runs_or_is_refused(algo, modifier, settings, tmp_path):
             prepare(composed(algo, modifier))
     else:
         check(composed(algo, modifier), settings, tmp_path)
+
+
+@needs_kernels
+@pytest.mark.heavy
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_it_runs_with_native_kernels(algo, tmp_path):
+    config, chosen = composed(algo, ""), [("native kernels", "some")]
+    (prepared,) = build_settings(config, chosen).values()
+    assert prepared.kernels.name == "native"
+    check(config, chosen, tmp_path)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

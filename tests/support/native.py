@@ -16,7 +16,8 @@ def _missing() -> str:
     return ""
 
 
-needs_kernels = pytest.mark.skipif(bool(_missing()), reason=_missing() or "there are kernels")
+MISSING = _missing()  # why there are none; "" where there are
+needs_kernels = pytest.mark.skipif(bool(MISSING), reason=MISSING or "there are kernels")
 
 
 def with_kernels(model: nn.Module, kernels: str) -> nn.Module:

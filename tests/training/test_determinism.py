@@ -9,16 +9,12 @@ from pathlib import Path
 
 import pytest
 from support.faulty_runs import checkpoints, folder_of, members, result, run, start
+from support.native import MISSING
 from support.waiting import wait_until
 
-# Stateful methods on a model with batch norm and a partial cohort: everything that a checkpoint
-# must hold is in use.
-SETTING = (
-    "data=mnist",
+COMMON = (
     "data.source=synthetic",
     "data.subset=160",
-    "model=lenet",
-    "model.batch_norm=true",
     "partition.clients=5",
     "cohort=3",
     "client.epochs=1",
@@ -27,18 +23,33 @@ SETTING = (
     "checkpoint.every=2",
     "eval.batch_size=7",
 )
+BATCH_NORM = ("data=mnist", "model=lenet", "model.batch_norm=true")
+NATIVE = ("data=mnist", "model=lenet")  # its kernels are native where the machine has them
+NATIVE_BATCH_NORM = ("data=cifar10", "model=cnn_bn")
+# Stateful methods on a model with batch norm and a partial cohort: everything that a checkpoint
+# must hold is in use.
+SETTING = (*COMMON, *BATCH_NORM)
 # Several kinds of state; all methods are in tests/algorithms/test_pairs.py (workers) and
 # tests/runs/test_gauntlet.py (kills).
 METHODS = ("algo=scaffold", "algo=fedbn", "algo=fedgen algo.generator_steps=3", "modifier=[ecgr]")
+CASES = [
+    *(pytest.param(BATCH_NORM, method, id=method) for method in METHODS),
+    *(pytest.param(NATIVE, method, id=f"native {method}") for method in METHODS[::3]),
+    pytest.param(NATIVE_BATCH_NORM, METHODS[0], id="native cnn_bn", marks=pytest.mark.heavy),
+]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_any_number_of_workers_killed_and_resumed_with_another(fedbench, method):
-    setting = (*SETTING, *method.split())
-    whole, three = (fedbench(*setting, f"results=with{n}", f"runtime.workers={n}") for n in (1, 3))
-    assert whole.status == three.status == 0, three.err
+@pytest.mark.parametrize(("network", "method"), CASES)
+def test_any_number_of_workers_killed_and_resumed_with_another(fedbench, network, method):
+    setting = (*COMMON, *network, *method.split())
+    whole, two, three = (
+        fedbench(*setting, f"results=with{n}", f"runtime.workers={n}") for n in (1, 2, 3)
+    )
+    assert whole.status == two.status == three.status == 0, three.err
+    assert (", native kernels\n" in whole.out) == (network != BATCH_NORM and not MISSING)
     expected = result(whole.folder)
     assert len(expected[1]) == 6
+    assert result(two.folder) == expected
     assert result(three.folder) == expected
     chance = random.Random(method)
     place = chance.choice(["training", "aggregation", "evaluation", "metrics", "checkpoint"])
