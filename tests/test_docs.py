@@ -209,6 +209,29 @@ def test_the_citation_names_the_version_of_the_package():
     assert citation["license"] in (PROJECT / "LICENSE").read_text()
 
 
+@pytest.mark.skipif(not (PROJECT / ".git").exists(), reason="no git history here")
+def test_the_named_commits_are_commits_of_the_project():
+    named = {
+        (page.name, commit)
+        for page in PAGES
+        for commit in re.findall(r"\bcommit\s+`?([0-9a-f]{7,40})\b", page.read_text())
+    }
+    assert len(named) > 5
+    shallow = ["git", "-C", str(PROJECT), "rev-parse", "--is-shallow-repository"]
+    if subprocess.run(shallow, capture_output=True, text=True, check=False).stdout != "false\n":
+        pytest.skip("not all of git's history is here")
+    missing = [
+        f"{page}: {commit}"
+        for page, commit in sorted(named)
+        if subprocess.run(
+            ["git", "-C", str(PROJECT), "cat-file", "-e", f"{commit}^{{commit}}"],
+            capture_output=True,
+            check=False,
+        ).returncode
+    ]
+    assert not missing
+
+
 def test_the_links_lead_somewhere():
     for page in PAGES:
         for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([\w-]*))?\)", page.read_text()):
