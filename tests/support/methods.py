@@ -26,6 +26,7 @@ VARIANTS = (
         for variant in ("ema", "accum", "eq12", "eq12_plain", "alg1")
     ),
     "algo=fedbn algo.scoring=avg_bn",
+    "algo=fedbn modifier=[prox]",
     "algo=moon algo.projection=false",
     "algo=scaffold algo.correction=outside client.momentum=0.5",
     "algo=fedrep modifier=[ecgr]",

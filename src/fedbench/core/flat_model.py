@@ -51,15 +51,30 @@ class Selection:
     def read(self, vector: Tensor) -> Tensor:
         return vector[self.index]
 
+    # Several spans are written one by one: on a GPU in deterministic mode, writing through an index
+    # sorts it anew every time.
+
     def write(self, vector: Tensor, values: Tensor) -> None:
-        vector[self.index] = values
+        if isinstance(self.index, slice):
+            vector[self.index] = values
+            return
+        for piece, own in zip(self._pieces(vector), self._split(values), strict=True):
+            piece.copy_(own)
 
     def add(self, vector: Tensor, values: Tensor, scale: float = 1.0) -> None:
         """vector += scale * values, in place, on the selected coordinates."""
         if isinstance(self.index, slice):
             vector[self.index].add_(values, alpha=scale)
-        else:
-            vector.index_add_(0, self.index, values, alpha=scale)
+            return
+        scaled = values if scale == 1.0 else scale * values
+        for piece, own in zip(self._pieces(vector), self._split(scaled), strict=True):
+            piece.add_(own)
+
+    def _pieces(self, vector: Tensor) -> list[Tensor]:
+        return [vector[start:stop] for start, stop in self.spans]
+
+    def _split(self, values: Tensor) -> tuple[Tensor, ...]:
+        return values.split([stop - start for start, stop in self.spans])
 
 
 @dataclass(frozen=True)
