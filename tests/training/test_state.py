@@ -95,6 +95,32 @@ def test_a_rank_with_another_model_is_named():
         state_of(["OWN", "0123"], forked=True, device="cuda").compare_ranks(4)
 
 
+ON_GPUS = "GPUs of the same model and runtime.deterministic=true, which runtime.workers=1 does not"
+
+
+@pytest.mark.parametrize(
+    ("device", "needed"), [("cpu", "processors of the same model"), ("cuda", ON_GPUS)]
+)
+def test_ranks_that_differ_are_told_what_they_need(device, needed):
+    with pytest.raises(WorkerFault) as differ:
+        state_of(["OWN", "0123"], forked=False, device=device).compare_ranks(1)
+    assert str(differ.value).endswith(f"; all need {needed}")
+
+
+def test_ranks_compare_models_before_they_look_into_them(monkeypatch):
+    """Also those that are broken: if one rank alone had such a model, the others would wait."""
+    made = experiments.federation("client.lr=1e30", "rounds=2", *experiments.PLAIN)
+    calls: list[str] = []
+    look = made.divergence.after_training
+    monkeypatch.setattr(made.state, "compare_ranks", lambda done: calls.append(f"round {done}"))
+    monkeypatch.setattr(
+        made.divergence, "after_training", lambda *given: calls.append("look") or look(*given)
+    )
+    (record,) = made.rounds()
+    assert record.diverged
+    assert calls == ["round 1", "look"]
+
+
 def test_a_real_rank_that_differs_ends_the_run_with_its_number():
     def work(group: Group) -> None:
         state = state_of([], forked=False)

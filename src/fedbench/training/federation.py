@@ -132,11 +132,12 @@ class Federation:
             sums, numbers = self.local_work(plan)
             self.server_step(plan, sums, numbers)
             self.done += 1
+            # Before anything that depends on the model: one that is broken on one rank alone would
+            # send the ranks different ways, where they wait for each other.
+            self.state.compare_ranks(self.done)
             record = self.record(plan, numbers)
             if "mean update" in sums:
                 record.numbers |= update_variance(plan, numbers, sums["mean update"])
-            if not record.diverged:
-                self.state.compare_ranks(self.done)
             due = self.done == self.settings.rounds or self.done % self.settings.eval.every == 0
             if due and not record.diverged:  # a broken model has no accuracy
                 record.score = self.evaluate()

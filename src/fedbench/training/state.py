@@ -158,9 +158,15 @@ class ExperimentState:
         usual = Counter(found).most_common(1)[0][0]
         odd = [str(rank) for rank, own in enumerate(found) if own != usual]
         if odd:
+            needed = "processors of the same model"
+            if self.model.device.type != "cpu":
+                needed = (
+                    "GPUs of the same model and runtime.deterministic=true, which"
+                    " runtime.workers=1 does not"
+                )
             raise WorkerFault(
                 f"rank {', '.join(odd)} of {self.group.size} has another global model than the"
-                f" others after round {done}; all need processors or GPUs of the same model"
+                f" others after round {done}; all need {needed}"
             )
 
     def server_tensors(self) -> dict[str, Tensor]:
