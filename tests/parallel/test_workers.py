@@ -110,16 +110,29 @@ def test_the_cause_goes_before_its_consequences():
 
 
 GPU = "GPU 1 (NVIDIA A100, 80 GiB)"
-LESS = "a smaller runtime.workers, client.batch_size or eval.batch_size needs less"
+LESS = (
+    "a smaller runtime.workers, client.batch_size or eval.batch_size needs less, and so does"
+    " runtime.graph=off"
+)
+ORDINARY = "runtime.graph=off takes ordinary steps"
+READ = "CUDA error: operation not permitted when stream is capturing"
+BROKEN_OFF = "CUDA error: operation failed due to a previous error during capture"
+NO_MEMORY = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 79.1"
+
+
+def broken_off(cause: Exception) -> Exception:
+    """The error of a recording that was ended by another one."""
+    error = torch.AcceleratorError(f"{BROKEN_OFF}\nCompile with `TORCH_USE_CUDA_DSA`")
+    error.__context__ = cause
+    return error
+
+
 TIMED_OUT = "CUDA error: the launch timed out and was terminated"
 NO_KERNEL = "CUDA error: no kernel image is available for execution on the device"
 # As PyTorch words them, and what is made of them.
 GPU_ERRORS = [
     (
-        torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 79.1"
-            " GiB of which 3.00 MiB is free."
-        ),
+        torch.OutOfMemoryError(f"{NO_MEMORY} GiB of which 3.00 MiB is free."),
         f"{GPU} has not enough memory for 20.00 MiB more; {LESS}",
     ),
     (
@@ -148,6 +161,26 @@ GPU_ERRORS = [
         "this process has used CUDA already, so it cannot start workers that use it; a new process",
     ),
     (
+        torch.AcceleratorError(f"{READ}\nCompile with `TORCH_USE_CUDA_DSA`"),
+        f"a step cannot be recorded on {GPU} ({READ}); {ORDINARY}",
+    ),
+    (
+        RuntimeError("Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture"),
+        f"a step cannot be recorded on {GPU} (Cannot call CUDAGenerator",
+    ),
+    (
+        broken_off(torch.AcceleratorError(f"{READ}\nCompile with")),
+        f"a step cannot be recorded on {GPU} ({READ}); {ORDINARY}",
+    ),
+    (
+        broken_off(RuntimeError("no rule for this operator\nmore")),
+        f"a step cannot be recorded on {GPU} (no rule for this operator); {ORDINARY}",
+    ),
+    (
+        broken_off(torch.OutOfMemoryError(NO_MEMORY)),
+        f"{GPU} has not enough memory for 20.00 MiB more; {LESS}",
+    ),
+    (
         RuntimeError(
             "avg_pool3d_backward_cuda does not have a deterministic implementation, but you set"
         ),
@@ -174,3 +207,9 @@ def test_an_unknown_error_of_a_gpu_keeps_its_traceback_and_is_no_lost_peer():
     ended = WorkerExit.of(0, torch.AcceleratorError("CUDA error: operation timed out in a kernel"))
     assert (ended.fault, ended.lost, ended.waited) == ("", False, False)
     assert "operation timed out" in ended.traceback
+
+
+def test_a_mistake_in_a_method_keeps_its_traceback_while_a_step_is_recorded():
+    ended = WorkerExit.of(0, broken_off(KeyError("misspelt")))
+    assert ended.fault == ""
+    assert "KeyError: 'misspelt'" in ended.traceback

@@ -89,6 +89,32 @@ def test_upload_pins_for_a_gpu_alone(monkeypatch):
     assert on_the_device(upload(values, torch.device("meta")))
 
 
+class PinnedMemory:
+    """Of a GPU that is not there: what `upload` asks of a tensor, with copies that say how."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, error: str = "", pinned: bool = False):
+        self.error = error
+        self.pinned = pinned
+
+    def pin_memory(self) -> PinnedMemory:
+        if self.error:
+            raise RuntimeError(self.error)
+        return PinnedMemory(pinned=True)
+
+    def to(self, device: torch.device, non_blocking: bool) -> tuple[bool, bool]:
+        return self.pinned, non_blocking
+
+
+def test_upload_does_without_pinned_memory_where_there_is_no_more_of_it():
+    gpu = torch.device("cuda", 0)
+    assert upload(PinnedMemory(), gpu) == (True, True)
+    assert upload(PinnedMemory("CUDA error: out of memory\nCompile with"), gpu) == (False, True)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        upload(PinnedMemory("CUDA error: an illegal memory access was encountered"), gpu)
+
+
 def test_batch_norm_counters_are_recorded():
     """One copy holds the counters between the fixed numbers and those of methods."""
     made = experiments.federation(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support import experiments
+from support.device_copies import DeviceCopies, on_the_device
 
 from fedbench.parallel.failures import WorkerFault
 from fedbench.parallel.group import Group
@@ -17,24 +18,8 @@ from fedbench.training.state import ExperimentState
 MEMORIES = ["algo=scaffold", "algo=fedbn", "algo=moon", "algo=pfedsim algo.warmup=0"]
 
 
-@pytest.fixture
-def pinned(monkeypatch) -> list[torch.Size]:
-    """Pinned memory needs CUDA: here it is ordinary memory, and every piece is noted."""
-    made: list[torch.Size] = []
-    empty = torch.empty
-
-    def noted(*shape: object, pin_memory: bool = False, **settings: object) -> torch.Tensor:
-        tensor = empty(*shape, **settings)
-        if pin_memory:
-            made.append(tensor.shape)
-        return tensor
-
-    monkeypatch.setattr(states.torch, "empty", noted)
-    return made
-
-
 @pytest.mark.parametrize("words", MEMORIES)
-def test_memories_in_host_memory_give_the_same_bits(words, pinned):
+def test_memories_in_host_memory_give_the_same_bits(words):
     """As with a GPU, but the copies go from the CPU to the CPU."""
     setting = (*words.split(), "rounds=3", "cohort=3", *experiments.BATCH_NORM)
     digests = []
@@ -43,15 +28,43 @@ def test_memories_in_host_memory_give_the_same_bits(words, pinned):
         made.state.in_host_memory = in_host_memory
         digests.append(experiments.final_digest(made))
     assert digests[0] == digests[1]
-    kept = made.state.client_tensors().values()
-    assert len(pinned) == len(kept) > 0  # one place for each, which is written over every round
 
 
-def test_restored_memories_are_in_host_memory_too(pinned):
-    made = experiments.federation("algo=scaffold", "rounds=1", *experiments.PLAIN)
+@pytest.mark.parametrize("words", MEMORIES)
+def test_memories_are_beside_the_device_and_come_to_it(words, monkeypatch):
+    """The model is on meta. A memory has one place, which is written over, and is not pinned."""
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(states.torch, name, without_pins(getattr(torch, name)))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pytest.fail("pinned"))
+    made = experiments.federation(*words.split(), *experiments.BATCH_NORM, device="meta")
+    made.state.in_host_memory = True
+    plan, places = made.plan_round(0), []
+    client = plan.cohort[0]
+    with DeviceCopies() as copies:
+        for _ in range(2):
+            before, memories = made.state.receive(client)
+            trained = made.trainer(plan, 0, made.shards[client], before, memories)
+            made.state.remember(client, trained.results)
+            places.append([own.data_ptr() for own in made.state.client_tensors().values()])
+        assert len(copies.down) == 2 * len(places[0]) > 0
+        assert places[0] == places[1]
+        _, memories = made.state.receive(client)
+    assert {own.device.type for own in made.state.client_tensors().values()} == {"cpu"}
+    assert on_the_device(*(own for one in memories.values() for own in one.client.values()))
+
+
+def without_pins(empty):
+    def made(*given: object, pin_memory: bool = False, **named: object) -> torch.Tensor:
+        assert not pin_memory
+        return empty(*given, **named)
+
+    return made
+
+
+def test_restored_memories_are_in_host_memory_too():
+    made = experiments.federation("algo=scaffold", *experiments.PLAIN, device="meta")
     made.state.in_host_memory = True
     made.state.restore_client("2/control_variate/c", torch.arange(5.0))
-    assert pinned == [torch.Size([5])]
     assert torch.equal(made.state.clients[2]["control_variate"]["c"], torch.arange(5.0))
 
 

@@ -30,6 +30,8 @@ NO_GPU_MEMORY = re.compile(
     r"(?:CUDA|HIP)(?: error:)? out of memory|CUBLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)"
     r"|CUDNN_STATUS_(?:\w*ALLOC\w*FAILED|NOT_INITIALIZED)"
 )
+# What PyTorch says when a step cannot be recorded as a CUDA graph, whatever the reason.
+CAPTURE = re.compile(r"stream is capturing|capturing blocking stream|during (?:\w+ )*capture")
 UNUSABLE_GPU = re.compile(
     r"no kernel image is available|driver version is insufficient|driver on your system is too old"
 )
@@ -71,7 +73,7 @@ def describe(error: BaseException) -> str:
         where = f", {error.filename}" if error.filename else ""
         return f"{what} ({error.strerror}{where})"
     if isinstance(error, RuntimeError):
-        reason = _describe_gpu_error(str(error))
+        reason = _describe_recording(error) or _describe_gpu_error(str(error))
         if reason:
             return reason
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
@@ -79,6 +81,25 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError | RuntimeError) and NO_MEMORY.search(str(error)):
         return "there is not enough memory"
     return ""
+
+
+def _describe_recording(error: RuntimeError) -> str:
+    """Why a step could not be recorded; empty for other errors.
+
+    A recording that is broken off may end with an error of its own, in whose context the cause is.
+    """
+    if not CAPTURE.search(str(error)):
+        return ""
+    cause = error.__context__ or error
+    if cause is not error:
+        known = describe(cause)
+        if known or not isinstance(cause, RuntimeError):  # a method's mistake: for its traceback
+            return known
+    first = str(cause).partition("\n")[0]
+    return (
+        f"a step cannot be recorded on {_this_gpu()} ({first}); runtime.graph=off takes ordinary"
+        " steps"
+    )
 
 
 def _describe_gpu_error(text: str) -> str:
@@ -89,7 +110,7 @@ def _describe_gpu_error(text: str) -> str:
         more = f" for {size[1]} more" if size else ""
         return (
             f"{_this_gpu()} has not enough memory{more}; a smaller runtime.workers,"
-            " client.batch_size or eval.batch_size needs less"
+            " client.batch_size or eval.batch_size needs less, and so does runtime.graph=off"
         )
     if "launch timed out" in text:
         return (

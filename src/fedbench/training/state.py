@@ -16,6 +16,7 @@ from torch import Tensor
 from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import ClientResult, Memory, State
 from fedbench.core.flat_model import FlatModel, Selection
+from fedbench.core.transfer import upload
 from fedbench.parallel.exchange import weighted_sum
 from fedbench.parallel.failures import WorkerFault
 from fedbench.parallel.group import Group
@@ -90,12 +91,12 @@ class ExperimentState:
             self.clients[client] = self._kept(client, memory)
 
     def _on_the_device(self, memory: dict[str, State]) -> dict[str, State]:
-        """A client's memory where it is computed with. The copies need not be waited for."""
+        """A client's memory where it is computed with."""
         if not self.in_host_memory:
             return memory
         device = self.model.device
         return {
-            name: {key: value.to(device, non_blocking=True) for key, value in state.items()}
+            name: {key: upload(value, device) for key, value in state.items()}
             for name, state in memory.items()
         }
 
@@ -206,7 +207,10 @@ class ExperimentState:
 
 
 def _copied(value: Tensor, place: Tensor | None = None) -> Tensor:
-    """A tensor's values in pinned memory of this machine, in `place` if they fit there."""
+    """A tensor's values in ordinary memory of this machine, in `place` if they fit there.
+
+    PyTorch rounds pinned memory up to a power of two, which of so much would be a waste.
+    """
     if place is None or place.shape != value.shape or place.dtype != value.dtype:
-        place = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+        place = torch.empty(value.shape, dtype=value.dtype)
     return place.copy_(value)
