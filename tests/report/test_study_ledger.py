@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -220,6 +221,27 @@ def test_a_real_round_is_measured_and_work_grows_with_the_rounds(tmp_path):
     assert 0 < short.seconds < long.seconds
     assert long.seconds - calibrate.START == pytest.approx(10 * (short.seconds - calibrate.START))
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_clock_of_a_calibration_leaves_out_what_is_done_once(monkeypatch, tmp_path):
+    """Recording steps, which takes longer than the few of a calibration, and the first scoring."""
+    words = ["experiment=small/table1", "scale=smoke", "data.subset=150", f"results={tmp_path}"]
+    config = compose_config([*words, "rounds=2"])
+    assert config.scalars.runtime.graph == "auto"
+    calls, assemble = [], calibrate.assemble
+
+    def assembled(*given):
+        federation = assemble(*given)
+        calls.append(federation.settings.runtime.graph)
+        score = federation.evaluator.score
+        monkeypatch.setattr(federation.evaluator, "score", lambda: calls.append("score") or score())
+        return federation
+
+    clock = SimpleNamespace(perf_counter=lambda: calls.append("clock") or 1.0)
+    monkeypatch.setattr(calibrate, "time", clock)
+    monkeypatch.setattr(calibrate, "assemble", assembled)
+    calibrate._measure(config)
+    assert calls == ["off", "clock", "clock", "score", "clock", "score", "clock"]
 
 
 def test_an_experiment_that_is_not_there_is_refused_by_name():

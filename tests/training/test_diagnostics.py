@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from support import experiments
+
+from fedbench.training import round_metrics
 
 WORDS = (*experiments.PLAIN, "rounds=1", "client.epochs=1", "client.batch_size=16")
 ALL = tuple(f"diagnostics.{name}=true" for name in ("gradient_norms", "drift", "update_variance"))
@@ -125,6 +130,23 @@ def test_diagnostics_change_no_result_and_seconds_stand_only_where_they_are_aske
     assert "seconds" not in first.clients[0]
     assert all(row["seconds"] > 0 for row in second.clients)
     assert set(first.clients[0]) < set(second.clients[0])
+
+
+def test_a_clients_seconds_end_with_the_copy_that_waits_for_its_device(monkeypatch):
+    """A GPU has hardly begun when the last step was launched."""
+    made = experiments.federation(*WORDS, "diagnostics.seconds=true")
+    calls, read = [], round_metrics._read
+    plan = made.plan_round(0)
+    before, memories = made.state.receive(0)
+    trained = replace(made.trainer(plan, 0, made.shards[0], before, memories), started=3.0)
+    row = torch.empty(made.client_numbers.width(plan), dtype=torch.float64)
+    clock = SimpleNamespace(perf_counter=lambda: calls.append("clock") or 5.0)
+    monkeypatch.setattr(round_metrics, "time", clock)
+    monkeypatch.setattr(round_metrics, "_read", lambda given: calls.append("copy") or read(given))
+    made.client_numbers.write(row, trained)
+    assert calls == ["copy", "clock"]
+    assert made.client_numbers.more_names[-1] == "seconds"
+    assert row[-1] == 2.0
 
 
 def test_ecgr_says_how_its_chosen_steps_point_and_where_they_lie():

@@ -38,7 +38,7 @@ class Trained:
     # Of every layer, means over the steps, when they were asked for: [2, layers], of the data
     # loss's gradient and of what the method made of it for the optimizer.
     gradient_norms: Tensor | None
-    seconds: float = 0.0  # of the local training
+    started: float = 0.0  # when the local training did, by time.perf_counter
 
 
 class Trainer:
@@ -120,7 +120,7 @@ class Trainer:
             name: modifier.finish(local, memories[name])
             for name, modifier in self.modifiers.items()
         }
-        return Trained(local, results, loss, norms, time.perf_counter() - started)
+        return Trained(local, results, loss, norms, started)
 
     def record_steps(self, recorder: Recorder) -> None:
         """Have the steps recorded and replayed, where they train all parameters."""

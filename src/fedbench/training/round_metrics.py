@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -112,6 +113,7 @@ class ClientNumbers:
         pieces = [trained.loss, norm, sent, self.model.counters]
         pieces += [one for one in recorded if _is_on(one, device)]
         copied = iter(_read([*pieces, *self._diagnosed(trained)]))
+        seconds = time.perf_counter() - trained.started  # a GPU has finished now, not before
         loss, drift, sent_norm = islice(copied, 3)
         blamed, where = -1, (-1, -1)
         if not loss <= self.suspicious:  # also when it is not a number
@@ -123,7 +125,7 @@ class ClientNumbers:
         values += islice(copied, len(self.model.counters))
         values += [next(copied) if _is_on(one, device) else float(one) for one in recorded]
         values += copied  # the diagnosed ones
-        values += [trained.seconds] if self.diagnostics.seconds else []
+        values += [seconds] if self.diagnostics.seconds else []
         row.fill_(-1.0)
         row[: len(values)] = torch.tensor(values, dtype=torch.float64)
         rest = row[len(values) :].tensor_split(max(len(self.steps_names), 1))
