@@ -121,6 +121,17 @@ def test_a_gpu_that_cannot_be_used_is_one_line(cuda, error, asked):
     plan.stamp()  # reports need no GPU
 
 
+def test_a_gpu_that_fails_while_it_starts_is_one_line(cuda, monkeypatch):
+    """PyTorch has an error of its own for calls that were put off until CUDA starts."""
+
+    def init() -> None:
+        raise torch.cuda.DeferredCudaCallError("CUDA call failed lazily. \n\nCUDA call was")
+
+    monkeypatch.setattr(torch.cuda, "init", init)
+    with pytest.raises(BadInput, match=r"cannot be used \(CUDA call failed lazily\);"):
+        devices.pick_device("auto")
+
+
 def test_a_notebook_that_has_used_cuda_is_told_so(cuda):
     cuda.error = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing"
     with pytest.raises(BadInput, match="this process has used CUDA already, so it cannot start"):

@@ -24,7 +24,7 @@ from fedbench.training.graph_steps import can_be_recorded
 # Vectors that a method copies from the device for every client, in its training and its planning.
 COPIES = {"ecgr": 1}  # the products of every two steps
 PLANNING = {"gsnr": 2}  # mean and variance
-UPLOADS = {"generator": 1}  # the labels that there are; beside a permutation an epoch
+UPLOADS = {"generator": 1}  # the labels that there are; beside the permutations
 # test_graph_steps.py shows that they cannot be.
 NOT_RECORDED = {"Ecgr", "Generator", "ControlVariate", "Pmvr"}
 
@@ -63,8 +63,7 @@ def check_copies(made: PreparedRun) -> None:
             trained = built.trainer(plan, 0, built.shards[client], before, memories)
             built.state.remember(client, trained.results)
         assert len(training.down) == sum(COPIES.get(name, 0) for name in methods)
-        epochs = -(-plan.steps[0] // built.sampler.batches_per_epoch(plan.samples[0]))
-        assert training.up == epochs + sum(UPLOADS.get(name, 0) for name in methods)
+        assert training.up == 1 + sum(UPLOADS.get(name, 0) for name in methods)
         with DeviceCopies() as recording:
             row = torch.empty(built.client_numbers.width(plan), dtype=torch.float64)
             built.client_numbers.write(row, trained)

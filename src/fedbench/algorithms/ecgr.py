@@ -236,9 +236,10 @@ def _matrix(shape: tuple[int, int], like: Tensor, limit: float) -> Tensor:
         return like.new_empty(shape)
     with tempfile.NamedTemporaryFile(prefix="fedbench-trace-") as file:
         try:
-            os.posix_fallocate(
-                file.fileno(), 0, size * like.element_size()
-            )  # a full disk says so here
+            if hasattr(os, "posix_fallocate"):  # a full disk says so here
+                os.posix_fallocate(file.fileno(), 0, size * like.element_size())
+            else:  # macOS
+                file.truncate(size * like.element_size())
         except OSError as error:
             place = f"ECGR's trace in {file.name}; TMPDIR names another folder"
             raise OSError(error.errno, error.strerror, place) from error

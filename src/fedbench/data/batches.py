@@ -171,11 +171,14 @@ class Sampler:
         return epochs * min(per_epoch * size, samples) + rest * size
 
     def indices(self, round_index: int, client: int, own: Tensor, steps: int) -> Iterator[Tensor]:
-        """`steps` batches of the client's own training indices."""
+        """`steps` batches of the client's own training indices, in one copy to their device."""
         generator = torch_generator(self.seed, "batches", round_index, client)
         samples = len(own)
         size, per_epoch = self.size(samples), self.batches_per_epoch(samples)
-        while steps > 0:
-            order = upload(torch.randperm(samples, generator=generator), own.device)
-            yield from own.index_select(0, order).split(size)[: min(per_epoch, steps)]
+        epochs = -(-steps // per_epoch) if steps > 0 else 0
+        if epochs == 0:
+            return
+        orders = [torch.randperm(samples, generator=generator) for _ in range(epochs)]
+        for order in own.index_select(0, upload(torch.cat(orders), own.device)).split(samples):
+            yield from order.split(size)[: min(per_epoch, steps)]
             steps -= per_epoch

@@ -189,7 +189,7 @@ def _look() -> Gpus:
     try:
         torch.cuda.init()
         found = tuple(_gpus_of_cuda())
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError) as error:
         text = re.split(r"\. |\n", str(error))[0]  # advice for programmers follows
         if any(words in text for words in NO_GPU):
             return Gpus()
