@@ -39,6 +39,7 @@ from fedbench.training.preflight import (
     check_local_work,
     check_memory,
     check_scoring,
+    memory_of_steps,
 )
 
 
@@ -162,7 +163,9 @@ def prepare_here(config: Config) -> PreparedRun:
         if scalars.runtime.deterministic:
             devices.check_equal_gpus(workers)
         sharing = devices.ranks_a_gpu(workers)
-        check_gpu_memory(prepared.flat.size, prepared.data, devices.own_gpu(), sharing)
+        flat, sizes = prepared.flat, [len(own) for own in prepared.shards]
+        of_steps = memory_of_steps(scalars, prepared.algorithm, sizes, flat.has_batch_norm)
+        check_gpu_memory(flat.size, prepared.data, devices.own_gpu(), sharing, of_steps)
     return prepared
 
 

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import experiments, least_squares, observe
 
+from fedbench.algorithms import ecgr
 from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.context import RoundPlan
 from fedbench.algorithms.ecgr import select
 from fedbench.algorithms.fedncv import LeaveOneOut, LeaveOthersOut
+from fedbench.parallel.failures import WorkerFault
 
 ROUNDS = ("rounds=3", "client.epochs=1", "client.lr=0.05", "eval.every=3")
 PAIRS = st.tuples(st.integers(2, 9), st.integers(1, 6), st.integers(0, 10**6))
@@ -106,6 +108,37 @@ def test_a_long_trace_lies_in_a_file(monkeypatch, macos):
         )
         assert bool(opened) == (memory == "1e-9")
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("place", ["_matrix", "_weighted_steps"])
+def test_a_gpu_without_room_for_the_trace_is_told_how_to_have_it_in_a_file(monkeypatch, place):
+    def fails(*given):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+
+    monkeypatch.setattr(ecgr, place, fails)
+    made = experiments.federation("algo=fedecgr", *ROUNDS, *experiments.PLAIN)
+    words = r"not enough memory for 2.00 GiB more; .*; with a smaller algo.memory, ECGR's trace"
+    with pytest.raises(WorkerFault, match=words):
+        next(made.rounds())
+
+
+class OnAGpu:
+    """A trace of so many steps there, as far as its blocks ask."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+
+def test_a_gpu_takes_few_large_blocks():
+    assert ecgr.block_width(torch.zeros(3, 2)) == ecgr.CPU_COLUMNS == 1024
+    assert ecgr.block_width(OnAGpu(10)) == 2**20
+    assert ecgr.block_width(OnAGpu(2**10)) == 2**16  # 2**26 elements are the most
+    assert ecgr.block_width(OnAGpu(2**20)) == 1024
 
 
 def ncv_weights(p: list[float], server: LeaveOthersOut) -> list[float]:

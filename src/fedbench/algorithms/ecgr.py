@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar, Self
@@ -23,6 +24,7 @@ from fedbench.algorithms.modifier import Modifier
 from fedbench.core.errors import BadInput, bad_value, require
 from fedbench.core.fields import choice, number
 from fedbench.core.transfer import upload
+from fedbench.parallel.failures import WorkerFault, describe
 
 SELECTIONS = ("greedy", "norm_topk", "exact", "centred")
 COSINES = ("ecgr_cosine_chosen", "ecgr_cosine_rest")
@@ -31,6 +33,7 @@ COSINES = ("ecgr_cosine_chosen", "ecgr_cosine_rest")
 CPU_COLUMNS = 2**10
 GPU_COLUMNS = 2**20
 GPU_ELEMENTS = 2**26
+BLOCK_BYTES = 20  # of an element of a block: its float32, its float64, and a difference
 MOST_EXACT = 20  # steps for which all subsets can be tried
 GIBIBYTE = 2**30
 
@@ -49,7 +52,7 @@ class Ecgr(Modifier):
 
     The trace takes steps x parameters x 4 bytes for the one client that a worker trains; what is
     longer than `memory` GiB lies in a temporary file instead of in memory. The numbers are the
-    same.
+    same. On a GPU the trace lies there, and past `memory` each step waits until it is copied.
 
     `alignment` measures Assumption 2 and changes nothing: the cosines of the chosen steps' sum and
     of the others' with -grad F, the descent direction of all clients' loss at the received model.
@@ -104,6 +107,13 @@ class Ecgr(Modifier):
             reason = f"ecgr keeps all of {steps} local steps; {place} of this machine can hold"
             raise bad_value(key, value, f"{reason} {most} at most")
 
+    def step_memory(self, steps: int) -> int:
+        """The trace, unless it lies in a file, and a block of it."""
+        size = self.where.size
+        if 4 * steps * size > self.memory * GIBIBYTE:
+            return 0
+        return 4 * steps * size + BLOCK_BYTES * (steps + 1) * min(size, gpu_columns(steps))
+
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in fields.items() if key != "alignment"}
         kept |= {"alignment": True} if self.alignment else {}
@@ -114,7 +124,8 @@ class Ecgr(Modifier):
 
     def begin(self, local: LocalRun, memory: Memory) -> None:
         shape = (local.shared_steps, self.where.size)
-        memory.scratch["trace"] = _matrix(shape, local.model.w, self.memory * GIBIBYTE)
+        with _memory_is_named():
+            memory.scratch["trace"] = _matrix(shape, local.model.w, self.memory * GIBIBYTE)
         memory.scratch["start"] = self.where.read(local.before)
 
     def stepped(self, local: LocalRun, memory: Memory) -> None:
@@ -123,6 +134,10 @@ class Ecgr(Modifier):
             memory.scratch["trace"][row] = self.where.read(local.model.w)
 
     def update(self, local: LocalRun, memory: Memory) -> None:
+        with _memory_is_named():
+            self._reweigh(local, memory)
+
+    def _reweigh(self, local: LocalRun, memory: Memory) -> None:
         trace = memory.scratch.pop("trace")
         start = memory.scratch["start"].to(trace.device)
         count = max(1, int(self.ratio * len(trace) + 1e-9))  # 0.29 of 100 steps are 29
@@ -202,7 +217,22 @@ def block_width(trace: Tensor) -> int:
     """How many columns of a trace are worked on at a time, on the device where it lies."""
     if trace.device.type != "cuda":
         return CPU_COLUMNS
-    return max(CPU_COLUMNS, min(GPU_COLUMNS, GPU_ELEMENTS // len(trace)))
+    return gpu_columns(len(trace))
+
+
+def gpu_columns(steps: int) -> int:
+    return max(CPU_COLUMNS, min(GPU_COLUMNS, GPU_ELEMENTS // max(steps, 1)))
+
+
+@contextmanager
+def _memory_is_named() -> Iterator[None]:
+    """A GPU without room for the trace and its blocks: the line says what puts it elsewhere."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise WorkerFault(
+            f"{describe(error)}; with a smaller algo.memory, ECGR's trace lies in a file"
+        ) from error
 
 
 def _differences(trace: Tensor, start: Tensor) -> Iterator[Tensor]:

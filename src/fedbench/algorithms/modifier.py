@@ -126,6 +126,10 @@ class Modifier:
         `key` and `value` are what the user asks for the steps with.
         """
 
+    def step_memory(self, steps: int) -> int:
+        """Bytes that it needs where the model is, for what it keeps of a client's local steps."""
+        return 0
+
     @property
     def upload_size(self) -> int:
         """Length of the vector that `finish` uploads."""

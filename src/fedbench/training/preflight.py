@@ -43,12 +43,14 @@ def check_memory(build: Callable[[], nn.Module]) -> None:
         )
 
 
-def check_gpu_memory(parameters: int, data: Dataset, gpu: Gpu, ranks: int) -> None:
+def check_gpu_memory(
+    parameters: int, data: Dataset, gpu: Gpu, ranks: int, of_steps: int = 0
+) -> None:
     """Refuse what the memory of a GPU cannot hold for the ranks that share it.
 
     Each of them has the model, its gradients, the server's model and the data there, unless the
-    data is memory-mapped. Activations, optimizers and CUDA itself need more, so a run that passes
-    may still not fit.
+    data is memory-mapped, and `of_steps` bytes for what the method keeps of a client's steps.
+    Activations, optimizers and CUDA itself need more, so a run that passes may still not fit.
     """
     arrays = (data.train_x, data.train_y, data.test_x, data.test_y, data.val_x, data.val_y)
     examples = sum(
@@ -56,9 +58,11 @@ def check_gpu_memory(parameters: int, data: Dataset, gpu: Gpu, ranks: int) -> No
         for array in arrays
         if isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
     )
-    needed = ranks * (12 * parameters + examples)
+    needed = ranks * (12 * parameters + examples + of_steps)
     if needed > gpu.memory:
-        less = "; a smaller runtime.workers needs less" if ranks > 1 else ""
+        fewer = ["a smaller runtime.workers"] if ranks > 1 else []
+        fewer += ["a smaller algo.memory"] if of_steps else []
+        less = f"; {' or '.join(fewer)} needs less" if fewer else ""
         raise BadInput(
             f"model, data: too large for the memory of the GPU ({gpu}): they need at least"
             f" {needed / GIBIBYTE:.1f} GiB for {ranks} worker{'s' if ranks > 1 else ''} on it{less}"
@@ -93,6 +97,26 @@ def check_local_work(
     require(all(norm > 0 for norm in norms), "client.lr", client.lr, words)
 
 
+def memory_of_steps(
+    scalars: Scalars, algorithm: Algorithm, sizes: list[int], batch_norm: bool
+) -> int:
+    """Bytes that methods need where the model is, for what they keep of a client's local steps."""
+    sampler = make_sampler(scalars, batch_norm)
+    planned = {size: sampler.planned_steps(size) for size in sizes}
+    most = _most_steps(algorithm, sampler, planned) or 0
+    return sum(modifier.step_memory(most) for modifier in algorithm.modifiers.values())
+
+
+def _most_steps(algorithm: Algorithm, sampler: Sampler, planned: dict[int, int]) -> int | None:
+    """Of the steps of one client, how many can move what it sends at most."""
+    if chain(algorithm.modifiers, "num_steps"):
+        return None  # another method decides, round by round
+    shared_steps = algorithm.local_train.shared_steps
+    return max(
+        shared_steps(steps, sampler.batches_per_epoch(size)) for size, steps in planned.items()
+    )
+
+
 def _check_steps(
     scalars: Scalars, algorithm: Algorithm, sampler: Sampler, planned: dict[int, int]
 ) -> None:
@@ -101,12 +125,7 @@ def _check_steps(
     key, value = "client.epochs", client.epochs
     if client.steps:
         key, value = "client.steps", client.steps
-    shared_steps = algorithm.local_train.shared_steps
-    most: int | None = max(
-        shared_steps(steps, sampler.batches_per_epoch(size)) for size, steps in planned.items()
-    )
-    if chain(algorithm.modifiers, "num_steps"):
-        most = None  # another method decides, round by round
+    most = _most_steps(algorithm, sampler, planned)
     for modifier in algorithm.modifiers.values():
         modifier.check_steps(most, key, value)
 
