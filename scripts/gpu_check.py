@@ -3,7 +3,8 @@
 - `pytest -m gpu`: recorded steps have the bits of ordinary ones, for every method; no step waits
   for the GPU.
 - Runs of the command line end in the same bits with 1, 2 and 4 ranks on a GPU, with and without
-  recorded steps, and after SIGKILL in the middle.
+  recorded steps, and after SIGKILL in the middle; where there are several equal GPUs, also with a
+  rank on each.
 - Running out of memory is reported with the GPU and the remedy.
 - Gradients a second and peak memory of the bench's workloads and of ResNet-18, with and without
   recorded steps, as a table for docs/benchmarks.md.
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -65,7 +67,9 @@ METHODS = ("algo=fedavg", "algo=scaffold", "algo=moon", "algo=fedgen", "data.aug
 RUN = ("data=cifar10", "data.source=synthetic", "model=lenet", "model.batch_norm=true")
 SIZES = ("data.subset=5000", "rounds=6", "checkpoint.every=2", "partition.clients=8", "logger=none")
 QUICK_SIZES = ("data.subset=100", "rounds=4", "checkpoint.every=1", *SIZES[3:])
-# No GPU has room for the activations of so many images at once.
+# Of so many images at once, activations take more than ROOM, which is all that is left free. Before
+# them come CUDA itself, the model and the data.
+ROOM = 2 * 2**30
 TOO_MUCH = (
     "data=cifar10",
     "data.source=synthetic",
@@ -105,11 +109,19 @@ class Runs:
     device: str
     quick: bool
     folder: Path
+    gpus: int = 1  # the first ones that this process sees, as many as runs are to see
     count: int = 0
 
     def new_folder(self) -> Path:
         self.count += 1
         return self.folder / str(self.count)
+
+    def environment(self) -> dict[str, str]:
+        """Of all that this program starts."""
+        environment = dict(os.environ)
+        if self.device == "cuda":
+            environment[devices.VISIBLE] = ",".join(devices.visible_names()[: self.gpus])
+        return environment
 
     def command(self, folder: Path, *words: str) -> list[str]:
         own = (f"results={folder}", f"runtime.device={self.device}")
@@ -121,7 +133,9 @@ class Runs:
     def digest(self, *words: str, folder: Path | None = None) -> str:
         """Of the final model, or what went wrong."""
         folder = folder or self.new_folder()
-        done = subprocess.run(self.command(folder, *words), capture_output=True, text=True)
+        done = subprocess.run(
+            self.command(folder, *words), capture_output=True, text=True, env=self.environment()
+        )
         if done.returncode:
             return f"status {done.returncode}: {last_line(done.stderr)}"
         (summary,) = folder.glob("runs/*/*/summary.json")
@@ -134,6 +148,7 @@ class Runs:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env=self.environment(),
         )
         while process.poll() is None:
             if list(folder.glob("runs/*/*/checkpoint-*")):
@@ -148,11 +163,16 @@ def last_line(text: str) -> str:
     return lines[-1] if lines else "nothing on standard error"
 
 
-def check_tests() -> Check:
-    """Recorded steps, and waiting for the GPU, for every method."""
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", str(ROOT / "tests")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    return Check("pytest -m gpu", done.returncode == 0, last_line(done.stdout))
+def check_tests(runs: Runs) -> Check:
+    """Recorded steps, and waiting for the GPU, for every method.
+
+    Where a GPU cannot be used, pytest skips them all and ends well.
+    """
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", str(ROOT / "tests")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=runs.environment())
+    told = last_line(done.stdout)
+    tried = runs.device == "cpu" or ("passed" in told and "skipped" not in told)
+    return Check("pytest -m gpu", done.returncode == 0 and tried, told)
 
 
 def check_ranks(runs: Runs, method: str) -> Check:
@@ -165,6 +185,24 @@ def check_ranks(runs: Runs, method: str) -> Check:
     same = len(set(found.values())) == 1 and not any("status" in one for one in found.values())
     told = found["1 ranks"] if same else str(found)
     return Check(f"1, 2, 4 ranks and runtime.graph=off, {method}", same, told)
+
+
+def check_gpus(runs: Runs, method: str) -> Check:
+    """The same bits for one rank on one GPU, and for a rank on each."""
+    words = runs.settings(method)
+    every = replace(runs, gpus=equal_gpus(), folder=runs.folder / "gpus")
+    found = {
+        "1 GPU": runs.digest(*words, "runtime.workers=1"),
+        f"{every.gpus} GPUs": every.digest(*words, f"runtime.workers={every.gpus}"),
+    }
+    same = len(set(found.values())) == 1 and "status" not in found["1 GPU"]
+    return Check(f"a rank on each of {every.gpus} GPUs, {method}", same, str(found))
+
+
+def equal_gpus() -> int:
+    """How many of the GPUs here are like the first, without others between them."""
+    names = [one.name for one in devices.gpus().found]
+    return next((place for place, name in enumerate(names) if name != names[0]), len(names))
 
 
 def check_kill(runs: Runs, method: str) -> Check:
@@ -183,12 +221,38 @@ def check_out_of_memory(runs: Runs) -> Check:
     name = "out of memory on purpose"
     if runs.device == "cpu":
         return Check(name, True, "not tried on the CPU: the kernel might end other programs")
-    command = runs.command(runs.new_folder(), *TOO_MUCH)
-    done = subprocess.run(command, capture_output=True, text=True)
-    told = last_line(done.stderr)
+    with memory_held(runs.environment()) as held:
+        if not held:
+            return Check(name, False, "the process that was to hold the GPU's memory died")
+        command = runs.command(runs.new_folder(), *TOO_MUCH)
+        done = subprocess.run(command, capture_output=True, text=True, env=runs.environment())
     words = " ".join(done.stderr.split())
-    good = done.returncode == 1 and "client.batch_size" in words and "Traceback" not in words
-    return Check(name, good, told)
+    needed = ("GPU 0 (", "not enough memory", "client.batch_size")
+    good = done.returncode == 1 and "Traceback" not in words and all(x in words for x in needed)
+    return Check(name, good, last_line(done.stderr))
+
+
+@contextmanager
+def memory_held(environment: dict[str, str]) -> Iterator[str]:
+    """Another process has all memory of the GPU but ROOM, however large the GPU is.
+
+    Yields what that process says, which is nothing if it died.
+    """
+    command = [sys.executable, __file__, "--hold"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    with process:  # leaving closes its standard input, which ends it, and waits
+        assert process.stdout is not None
+        yield process.stdout.readline()
+
+
+def hold() -> None:
+    """Take all memory of the GPU but ROOM until standard input ends."""
+    free, _ = torch.cuda.mem_get_info()
+    held = torch.empty(max(free - ROOM, 0), dtype=torch.uint8, device="cuda")
+    print(f"{held.numel()} bytes", flush=True)
+    sys.stdin.read()
 
 
 def federation_on(load: Workload, device: torch.device, graph: str) -> Federation:
@@ -223,10 +287,16 @@ def measure(load: Workload, kind: str, graph: str, repeats: int) -> Speed:
     return Speed(load.name, graph, seconds, gradients / seconds, float(peak))
 
 
-def measured(name: str, kind: str, graph: str, quick: bool) -> Speed | Check:
+def measured(runs: Runs, name: str, graph: str) -> Speed | Check:
     """`measure` in a child: this process does not touch the GPU."""
-    words = ["--measure", name, "--graph", graph, "--device", kind, *(["--quick"] * quick)]
-    done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True)
+    words = ["--measure", name, "--graph", graph, "--device", runs.device]
+    words += ["--quick"] * runs.quick
+    done = subprocess.run(
+        [sys.executable, __file__, *words],
+        capture_output=True,
+        text=True,
+        env=runs.environment(),
+    )
     if done.returncode:
         return Check(f"speed of {name}, graph {graph}", False, last_line(done.stderr))
     return Speed(**json.loads(last_line(done.stdout)))
@@ -258,24 +328,27 @@ def table(found: list[Speed], about: str) -> str:
 def checks(runs: Runs) -> Iterator[Callable[[], Check]]:
     """In the order in which they are tried."""
     methods = METHODS[:1] if runs.quick else METHODS
-    yield check_tests
+    yield lambda: check_tests(runs)
     for method in methods:
         yield lambda method=method: check_ranks(runs, method)
     for method in methods[:2]:
         yield lambda method=method: check_kill(runs, method)
+    if runs.device == "cuda" and equal_gpus() > 1:
+        yield lambda: check_gpus(runs, METHODS[1])
     yield lambda: check_out_of_memory(runs)
 
 
 def check_everything(device: str, quick: bool, about: str) -> bool:
     good, found = True, []
     with tempfile.TemporaryDirectory() as folder:
-        for check in checks(Runs(device, quick, Path(folder))):
+        runs = Runs(device, quick, Path(folder))
+        for check in checks(runs):
             result = check()
             good &= result.good
             print(result, flush=True)
     for name in LOADS:
         for graph in ("off", "auto"):
-            one = measured(name, device, graph, quick)
+            one = measured(runs, name, graph)
             if isinstance(one, Check):
                 good = False
                 print(one, flush=True)
@@ -292,8 +365,12 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try this program")
     parser.add_argument("--measure", choices=LOADS, help=argparse.SUPPRESS)
+    parser.add_argument("--hold", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--graph", choices=("auto", "off"), default="auto", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.hold:
+        hold()
+        return 0
     if arguments.measure:
         load = LOADS[arguments.measure]
         speed = measure(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,13 @@ torch.set_num_threads(1)  # ranks are forked from this process: no thread pool m
 settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any pace")
 os.environ["WANDB_ERROR_REPORTING"] = "false"  # nothing is sent to W&B's makers
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """No test may have a GPU but those that are marked so: results on one have other bits."""
+    selected = re.sub(r"\bnot\s+gpu\b", "", config.option.markexpr)
+    if not re.search(r"\bgpu\b", selected):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(autouse=True)

@@ -121,11 +121,15 @@ def check_equal_gpus(workers: int) -> None:
         )
 
 
+def visible_names() -> list[str]:
+    """By what name CUDA_VISIBLE_DEVICES chooses each of the GPUs that this process sees."""
+    seen = os.environ.get(VISIBLE)
+    return [str(place) for place in range(len(gpus()))] if seen is None else seen.split(",")
+
+
 def see_one(number: int) -> None:
     """Have this process and its children see one of the GPUs that it has seen so far."""
-    seen = os.environ.get(VISIBLE)
-    names = [str(place) for place in range(len(gpus()))] if seen is None else seen.split(",")
-    os.environ[VISIBLE] = names[number % len(gpus())]
+    os.environ[VISIBLE] = visible_names()[number % len(gpus())]
 
 
 def enter(kind: str, rank: int, deterministic: bool, precision: str) -> torch.device:
