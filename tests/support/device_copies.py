@@ -2,7 +2,7 @@
 
 An operator that mixes devices raises there, and so does reading a value. What a program may do with
 a GPU's values is copy them to the machine's memory, which waits for all of the GPU's work: this
-mode counts such copies and answers them with zeros.
+mode counts such copies and answers them with zeros, or with another number.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ aten = torch.ops.aten
 class DeviceCopies(TorchDispatchMode):
     """Counts copies from the meta device (`down`) and to it (`up`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: int = 0) -> None:
         super().__init__()
+        self.answer = answer
         self.down: list[str] = []  # a word for each
         self.up = 0
 
@@ -33,13 +34,13 @@ class DeviceCopies(TorchDispatchMode):
             if source.is_meta and torch.device(target).type != "meta":
                 self.down.append(f"{source.dtype} {tuple(source.shape)}")
                 kind = kwargs.get("dtype", source.dtype)
-                return torch.zeros(source.shape, dtype=kind, device=target)
+                return torch.full(source.shape, self.answer, dtype=kind, device=target)
             self.up += torch.device(target).type == "meta" and not source.is_meta
         if func is aten.copy_.default:
             target, source = args[:2]
             if source.is_meta and not target.is_meta:
                 self.down.append(f"{source.dtype} {tuple(source.shape)}")
-                return target.zero_()
+                return target.fill_(self.answer)
             self.up += target.is_meta and not source.is_meta and source.ndim > 0
         return func(*args, **kwargs)
 

@@ -14,7 +14,7 @@ import torch
 from support import experiments
 from support.device_copies import DeviceCopies, on_the_device
 from support.methods import METHODS, STEPS
-from support.recorded import federation, outcome, parts
+from support.recorded import SMALL, federation, outcome, parts
 from support.replay import ReplayRecorder
 
 from fedbench.algorithms.local_phases import Joint
@@ -42,6 +42,23 @@ def test_every_method_with_batch_norm(words):
     made = parts(*words.split(), *experiments.BATCH_NORM)
     check_copies(made)
     check_replays(made)
+
+
+@pytest.mark.parametrize("words", [*METHODS, *STEPS])
+def test_two_whole_rounds_on_a_device(words, monkeypatch):
+    """Measuring, planning, starts, surveys, the server's step and evaluation mix no devices.
+
+    What is copied from the device is 1 everywhere: there are labels for FedGen.
+    """
+    made = experiments.parts(*words.split(), *experiments.BATCH_NORM, *SMALL, "rounds=2")
+    built = experiments.assemble(made, "meta")
+    # Whether the model is finite is not known there.
+    monkeypatch.setattr(built.divergence, "after_training", lambda plan, numbers: None)
+    with DeviceCopies(answer=1):
+        records = list(built.rounds())
+    assert [record.round for record in records] == [1, 2]
+    assert all(record.score is not None for record in records)
+    assert on_the_device(built.state.w, built.state.b)
 
 
 def check_copies(made: PreparedRun) -> None:
