@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support import experiments
-from support.networks import SENTENCES, VOCABULARY, batch, build, close, sentences
+from support.networks import SENTENCES, VOCABULARY, batch, build, close, outline, sentences
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -44,6 +44,14 @@ def test_padding_changes_nothing():
     other[..., 9:] = 3  # nobody reads beyond the longest sentence
     assert torch.equal(model(x), model(short))
     assert torch.equal(model(x), model(other))
+
+
+def test_a_device_is_not_asked_for_the_longest_sentence():
+    """That would wait for it, in every step, and give steps of many shapes."""
+    model, seen = outline(Lstm(), SENTENCES), []
+    model.lstm1.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[1]))
+    model(sentences(6, 12).to("meta"))
+    assert seen == [12]
 
 
 def test_sentences_of_one_word_and_of_none():

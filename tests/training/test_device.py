@@ -81,6 +81,18 @@ def test_memory_mapped_inputs_leave_the_device_alone():
     assert not copies.down
 
 
+def test_replaced_inputs_leave_the_device_alone():
+    """Choosing them by a mask would wait for the device."""
+    x = torch.zeros(20, 4, 4, 1, dtype=torch.uint8, device="meta")
+    examples = Examples(x, torch.zeros(20, dtype=torch.int64, device="meta"), (0.5,), (0.5,))
+    with DeviceCopies() as copies:
+        examples.replace(torch.arange(3, device="meta"), torch.rand(3, 4, 4, 1, device="meta"))
+        inputs, labels = examples.batch(torch.arange(5, device="meta"), training=True)
+    assert on_the_device(inputs, labels)
+    assert inputs.shape == (5, 1, 4, 4)
+    assert (copies.down, copies.up) == ([], 0)
+
+
 def test_upload_pins_for_a_gpu_alone(monkeypatch):
     """`pin_memory` needs CUDA, so a copy to the CPU or to meta must not ask for it."""
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pytest.fail("pinned"))

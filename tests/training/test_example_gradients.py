@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as functional
-from support.networks import COLOUR, GRAY, build
+from support.networks import COLOUR, GRAY, SENTENCES, build
 
 from fedbench.core.flat_model import FlatModel
 from fedbench.data.batches import Examples
-from fedbench.models import CnnBn, LeNet, Mlp, ModelSettings
+from fedbench.models import CnnBn, LeNet, Lstm, Mlp, ModelSettings
 from fedbench.training import example_gradients
 
 NETWORKS = [
@@ -42,6 +42,17 @@ def test_chunks_and_single_examples_agree(
         assert (own - exact).abs().max() <= 1e-12 * exact.abs().max()
     assert torch.equal(model.b, buffers)
     assert one_by_one[1].max() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "taken"), [(Mlp(), GRAY, "chunks"), (Lstm(), SENTENCES, "one by one")]
+)
+def test_a_gpu_takes_chunks_but_of_recurrent_layers(monkeypatch, settings, shape, taken):
+    monkeypatch.setattr(example_gradients, "moments_in_chunks", lambda *given: "chunks")
+    monkeypatch.setattr(example_gradients, "moments_one_by_one", lambda *given: "one by one")
+    model = FlatModel(build(settings, shape))
+    model.device = torch.device("cuda")  # as far as the choice goes
+    assert example_gradients.gradient_moments(model, None, None, None) == taken
 
 
 def test_the_cpu_takes_one_at_a_time(monkeypatch):
