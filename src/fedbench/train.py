@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from fedbench.algorithms.algorithm import Algorithm, build
 from fedbench.algorithms.context import BindContext
@@ -41,6 +43,8 @@ from fedbench.training.preflight import (
     check_scoring,
     memory_of_steps,
 )
+
+LONGEST_WAIT = 60.0  # seconds for another program's lock, before the ranks meet again
 
 
 @refuse_what_does_not_fit
@@ -172,7 +176,8 @@ def prepare_here(config: Config) -> PreparedRun:
 def run(config: Config) -> bool:
     """One experiment, from configuration to files.
 
-    Returns whether a signal asked to stop while the run was ending well.
+    Returns whether a signal asked to stop while the run was ending well; of several ranks, all
+    return the same.
     """
     ranks = this_rank()
     try:
@@ -197,22 +202,19 @@ def _run(config: Config, ranks: Ranks) -> bool:
     stopping = False
     torch.set_num_threads(1)  # no thread pool before the ranks are forked
     prepared = ranks.together(lambda: prepare_here(config), timeout)
-    ranks.agree(prepared.origin(), timeout)
+    ranks.agree(prepared.origin() | what_the_ranks_do_in_step(config), timeout)
     ranks.check_common_folder(Path(config.scalars.results), timeout)
     group = ranks.group(timeout)
     if group.leader and prepared.instead:
         print(f"note: {prepared.instead}", flush=True)
     # A restart by torchrun resumes what its first attempt began with force=true.
-    force = config.scalars.force and not ranks.remembers(f"forced {prepared.id}")
-    lock = ranks.together(
-        lambda: prepared.folder.lock(force) if ranks.leader else None, timeout, patient=True
-    )
+    force = config.scalars.force and not ranks.remembers(f"forced {prepared.id}", timeout)
+    lock = take_lock(prepared.folder, force, ranks, group, timeout)
     try:
         done = group.share(int(group.leader and not force and is_done(prepared.folder)))
         if not done:
             with StopRequest() as stop:
-                execute(prepared, group, stop, force)
-                stopping = stop.requested
+                stopping = execute(prepared, group, stop, force)
         if group.leader:
             if lock is not None:
                 prepared.folder.clean()
@@ -223,6 +225,41 @@ def _run(config: Config, ranks: Ranks) -> bool:
     return stopping
 
 
+def take_lock(
+    folder: RunFolder, force: bool, ranks: Ranks, group: Group, timeout: int
+) -> FileLock | None:
+    """The lock of the run's folder, which the leader takes for all ranks.
+
+    It may have to wait for another program for any time. The ranks meet now and then meanwhile, so
+    that the loss of one is noticed.
+    """
+    if ranks.size == 1:
+        return folder.lock(force)
+    taken: list[FileLock | None] = []
+    tries = 0
+
+    def attempt() -> None:
+        if ranks.leader:
+            with suppress(Timeout):
+                patience = min(LONGEST_WAIT, timeout / 4)
+                taken.append(folder.lock(force, patience, report=tries == 0))
+
+    while True:
+        ranks.together(attempt, timeout)
+        if group.share(len(taken)):
+            return taken[0] if taken else None
+        tries += 1
+
+
+def what_the_ranks_do_in_step(config: Config) -> dict[str, str]:
+    """Settings that change no number, but when ranks wait for each other."""
+    checkpoint = config.scalars.checkpoint
+    return {
+        "checkpoint.every": str(checkpoint.every),
+        "checkpoint.keep": str(checkpoint.keep).lower(),
+    }
+
+
 def is_done(folder: RunFolder) -> bool:
     """Whether a run is finished and undamaged. A damaged one is reported, and run again."""
     summary, damage = folder.examine(by_content=True)
@@ -231,8 +268,10 @@ def is_done(folder: RunFolder) -> bool:
     return summary is not None
 
 
-def execute(prepared: PreparedRun, group: Group, stop: StopRequest, force: bool) -> None:
-    """Prepare the folder, train on every rank, and notice an interruption."""
+def execute(prepared: PreparedRun, group: Group, stop: StopRequest, force: bool) -> bool:
+    """Prepare the folder and train on every rank. Raises Interrupted on all of them when a signal
+    to any of them ended the run early; returns whether one came while the run was ending well.
+    """
     runtime = prepared.config.scalars.runtime
     if under_torchrun():
         workers = group.size
@@ -250,8 +289,10 @@ def execute(prepared: PreparedRun, group: Group, stop: StopRequest, force: bool)
         isolated = prepared.device == "cuda" or runtime.threads > 1
         work = partial(train, prepared=prepared, writer=writer, stop=stop)
         launch(work, workers, runtime.timeout, isolated)
-    if group.share(int(stop.requested and prepared.folder.finished() is None)):
+    stopping = group.any(stop.requested)  # a signal may reach one rank alone
+    if group.share(int(stopping and prepared.folder.finished() is None)):
         raise Interrupted
+    return stopping
 
 
 def workers_here(scalars: Scalars, device: str) -> int:

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
-from fedbench.core.errors import BAD_INPUT, UNEXPECTED, BadInput, MachineFault
+from fedbench.core.errors import (
+    BAD_INPUT,
+    FINISHED,
+    INTERRUPTED,
+    UNEXPECTED,
+    BadInput,
+    MachineFault,
+)
 from fedbench.parallel import ranks as module
+from fedbench.parallel.group import Group
 from fedbench.parallel.ranks import LEADER, AllLeave, Ranks
+from fedbench.runs.folder import RunFolder
+from fedbench.train import take_lock
 
 LONG = 600  # nothing here may wait that long
 
@@ -25,6 +35,7 @@ def store(monkeypatch) -> dist.Store:
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     shared = dist.HashStore()
     monkeypatch.setattr(module, "_open_store", lambda rank, timeout: shared)
+    monkeypatch.setattr(module, "GRACE_SECONDS", LONG)  # or a slow machine ends this process
     return shared
 
 
@@ -72,6 +83,32 @@ def test_a_leader_that_died_while_it_waited_is_not_followed(store):
             store.set("fedbench/dead/token/1", "dead, too")
             store.set("fedbench/dead/confirmed", json.dumps(["dead", "dead, too", "dead, too"]))
             ready.set()
+        ranks._meet(LONG)
+        return ranks._attempt
+
+    names = on_every_rank(3, meet)
+    assert len(set(names)) == 1
+    assert names[0] != "fedbench/dead"
+
+
+def test_a_restart_with_more_ranks_meets_beside_what_fewer_left(store, monkeypatch):
+    """The confirmed tokens of the attempt before are fewer than the ranks now."""
+    store.set(LEADER, "fedbench/dead")
+    store.set("fedbench/dead/confirmed", json.dumps(["dead", "dead, too"]))
+    seen = threading.Semaphore(0)
+    pauses = module._pauses
+
+    def noticed() -> Iterator[float]:
+        for number, pause in enumerate(pauses()):
+            if number == 1:  # a rank has looked at the dead attempt and did not find itself
+                seen.release()
+            yield pause
+
+    monkeypatch.setattr(module, "_pauses", noticed)
+
+    def meet(ranks: Ranks) -> str:
+        if ranks.leader:
+            assert all([seen.acquire(timeout=30) for _ in range(2)])  # noqa: C419
         ranks._meet(LONG)
         return ranks._attempt
 
@@ -229,14 +266,14 @@ def _leader_of_three(ranks: Ranks) -> Ranks:
 def test_a_restart_remembers(store):
     def first(ranks: Ranks) -> bool:
         ranks.together(lambda: None, LONG)
-        before = ranks.remembers("forced 1")
+        before = ranks.remembers("forced 1", LONG)
         ranks.together(lambda: None, LONG)
         ranks.remember("forced 1")
         return before
 
     def again(ranks: Ranks) -> tuple[bool, bool]:
         ranks.together(lambda: None, LONG)
-        return ranks.remembers("forced 1"), ranks.remembers("forced 2")
+        return ranks.remembers("forced 1", LONG), ranks.remembers("forced 2", LONG)
 
     assert on_every_rank(2, first) == [False, False]
     assert on_every_rank(2, again) == [(True, False), (True, False)]
@@ -245,7 +282,7 @@ def test_a_restart_remembers(store):
 def test_without_the_agents_store_a_restart_is_known_by_its_count(store, monkeypatch):
     def work(ranks: Ranks) -> bool:
         ranks.together(lambda: None, LONG)
-        return ranks.remembers("forced 1")
+        return ranks.remembers("forced 1", LONG)
 
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
     assert on_every_rank(2, work) == [False, False]
@@ -253,12 +290,138 @@ def test_without_the_agents_store_a_restart_is_known_by_its_count(store, monkeyp
     assert on_every_rank(2, work) == [True, True]
 
 
+def test_a_single_rank_remembers_too(store):
+    """It meets nobody, but force=true must not start over after its restart either."""
+    first, again = Ranks(), Ranks()
+    assert not first.remembers("forced 1", LONG)
+    first.remember("forced 1")
+    assert again.remembers("forced 1", LONG)
+    assert not again.remembers("forced 2", LONG)
+
+
+def test_who_failed_between_two_agreements_is_named_at_once(store):
+    def work(ranks: Ranks) -> None:
+        ranks.together(lambda: None, LONG)
+        if ranks.rank == 1:
+            ranks.tell_failure("the disk is full")
+        else:
+            ranks.together(lambda: None, LONG)
+
+    first, _, third = on_every_rank(3, work)
+    for error in (first, third):
+        assert isinstance(error, AllLeave)
+        assert error.status == UNEXPECTED
+        assert str(error) == "rank 1 on host host1 failed: the disk is full"
+
+
+@pytest.mark.parametrize(
+    ("left", "status", "told"),
+    [
+        (FINISHED, BAD_INPUT, "has ended with status 0, and other ranks have more to do; all"),
+        (INTERRUPTED, INTERRUPTED, "was interrupted"),
+        (UNEXPECTED, UNEXPECTED, "has ended with status 1"),
+    ],
+)
+def test_who_leaves_while_others_wait_is_named_at_once(store, left, status, told):
+    """It has fewer jobs, or a signal reached it alone between two jobs."""
+
+    def work(ranks: Ranks) -> None:
+        ranks.together(lambda: None, LONG)
+        if ranks.rank == 1:
+            ranks._tell_the_end(left)
+        else:
+            ranks.together(lambda: None, LONG)
+
+    for error in on_every_rank(3, work)[::2]:
+        assert isinstance(error, AllLeave)
+        assert error.status == status
+        assert str(error).startswith(f"rank 1 on host host1 {told}")
+
+
+def test_who_leaves_after_its_last_record_is_not_missed(store, monkeypatch):
+    """The others may look for its record after it has left."""
+    left = threading.Event()
+
+    def work(ranks: Ranks) -> int:
+        ranks.together(lambda: None, LONG)
+        if ranks.rank == 0:
+            left.wait(60)
+        result = ranks.together(lambda: 7, LONG)
+        if ranks.rank == 1:
+            ranks._tell_the_end(FINISHED)
+        return result
+
+    original = Ranks._publish
+
+    def publish(ranks: Ranks, record: dict) -> None:
+        original(ranks, record)
+        if ranks.rank == 1 and ranks._agreements == 2:
+            left.set()
+
+    monkeypatch.setattr(Ranks, "_publish", publish)
+    assert on_every_rank(2, work) == [7, 7]
+
+
+def test_an_interrupted_rank_ends_all_as_interrupted(store):
+    def action(ranks: Ranks) -> None:
+        if ranks.leader:
+            raise KeyboardInterrupt
+
+    leader, other = on_every_rank(2, lambda ranks: ranks.together(lambda: action(ranks), LONG))
+    assert isinstance(leader, KeyboardInterrupt)
+    assert isinstance(other, AllLeave)
+    assert other.status == INTERRUPTED
+    assert str(other) == "rank 0 on host host0: interrupted"
+
+
+def test_what_is_secret_on_one_machine_is_not_published(store):
+    """Another machine prints it, and knows its own secrets alone."""
+
+    def work(ranks: Ranks) -> object:
+        ranks.hide = lambda text: text.replace(f"token{ranks.rank}", "***")
+        if ranks.rank == 1:
+            return ranks.refuse("data.root=token1: not there", LONG)
+        return ranks.together(lambda: None, LONG)
+
+    assert str(on_every_rank(2, work)[0]) == "rank 1 on host host1: data.root=***: not there"
+
+    def fail(ranks: Ranks) -> None:
+        ranks.hide = lambda text: text.replace(f"token{ranks.rank}", "***")
+        ranks.together(lambda: None, LONG)
+        if ranks.rank == 1:
+            ranks.tell_failure("no space in token1")
+        else:
+            ranks.together(lambda: None, LONG)
+
+    assert str(on_every_rank(2, fail)[0]) == "rank 1 on host host1 failed: no space in ***"
+
+
+def test_a_rank_that_is_lost_while_the_leader_waits_for_a_lock_is_noticed(store, tmp_path):
+    """The lock may be another program's for any time; the other ranks are waited for as long as
+    said.
+    """
+    folder = RunFolder(tmp_path / "results" / "runs" / "label" / "id")
+    held = folder.lock()
+
+    def work(ranks: Ranks) -> None:
+        ranks.together(lambda: None, LONG)
+        if ranks.leader:
+            take_lock(folder, False, ranks, Group(), 1)
+
+    error, _ = on_every_rank(2, work)
+    held.release()
+    assert isinstance(error, MachineFault)
+    assert str(error).endswith("waited 1 seconds for rank 1 of 2")
+
+
 def test_the_loss_of_a_rank_is_told_with_its_own_reason(store):
+    told = threading.Barrier(2)
+
     def work(ranks: Ranks) -> str:
         ranks.together(lambda: None, LONG)
         if ranks.rank == 1:
             ranks.tell_failure("the disk is full")
-        ranks.together(lambda: None, LONG)
+        told.wait(60)
         return str(ranks.explain(RuntimeError("Connection closed by peer [10.0.0.2]:1"), 30))
 
     assert on_every_rank(2, work)[0].startswith(
@@ -302,5 +465,5 @@ def test_alone_nothing_waits_and_nothing_is_written(tmp_path):
     alone.check_common_folder(Path(tmp_path / "results"), LONG)
     assert alone.refuse("a reason", LONG) == "a reason"
     assert alone.group(LONG).size == 1
-    assert not alone.remembers("forced 1")
+    assert not alone.remembers("forced 1", LONG)
     assert not list(tmp_path.iterdir())

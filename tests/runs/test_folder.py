@@ -119,3 +119,13 @@ def test_a_finished_run_is_reported_from_a_folder_that_may_not_be_written(own_fo
     for refused in (forced, damaged):
         assert refused.status == 2
         assert "must be a folder that can be written" in one_line(refused.err)
+
+
+def test_nothing_of_an_unfinished_run_is_cleaned_away(tmp_path):
+    folder = RunFolder(tmp_path)
+    kept = [tmp_path / "checkpoint-000002", tmp_path / "unfinished-000003"]
+    for one in kept:
+        one.mkdir()
+    (tmp_path / ".metrics.csv.1.part").touch()
+    folder.clean()
+    assert sorted(tmp_path.iterdir()) == sorted([*kept, tmp_path / ".metrics.csv.1.part"])

@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 from fedbench.core.errors import (
     BAD_INPUT,
+    INTERRUPTED,
     UNEXPECTED,
     BadInput,
     MachineFault,
@@ -44,10 +45,13 @@ LEADER = "fedbench/leader"  # the name of the newest attempt
 LONGEST_PAUSE = 0.2  # seconds between two looks into the store
 NETWORK_FILE_SECONDS = 5
 LAST_WORDS_SECONDS = 2  # for a last message or question after a failure
+# What waits for other ranks has a limit of its own, with a better message. Only a call that hangs
+# is still there so many seconds later, and then the process is ended.
+GRACE_SECONDS = 10
 
 
 class AllLeave(BaseException):
-    """A rank has left, so the others must leave, too.
+    """A rank has left, so the others must leave, too. Without a reason if this rank has said it.
 
     Not an Exception, because Hydra catches those of a job and continues with the next one.
     """
@@ -65,6 +69,8 @@ class Ranks:
         self.size = size
         self.host = socket.gethostname()
         self.broken = False  # after a failed exchange no rank may wait for the others any more
+        # What another machine prints must not hold what is secret on this one.
+        self.hide: Callable[[str], str] = str
         self._opened: dist.Store | None = None
         self._attempt = ""
         self._agreements = 0
@@ -82,11 +88,8 @@ class Ranks:
         """Note that the other ranks cannot be relied on any more."""
         self.broken = self.size > 1
 
-    def together(self, action: Callable[[], Result], timeout: int, patient: bool = False) -> Result:
-        """Do something on every rank. If one refuses or fails, the same error is raised on all.
-
-        With `patient` there is no limit of time: a rank may wait for another program.
-        """
+    def together(self, action: Callable[[], Result], timeout: int) -> Result:
+        """Do something on every rank. If one refuses or fails, the same error is raised on all."""
         if self.size == 1:
             return action()
         self._meet(timeout)
@@ -97,9 +100,10 @@ class Ranks:
             record = {"refused": str(error)}
         except BaseException as error:
             self.give_up()
-            self._publish({"failed": _first_line(error), "status": UNEXPECTED})
+            status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else UNEXPECTED
+            self._publish({"failed": _first_line(error), "status": status})
             raise
-        self._raise_first_problem(self._gather(record, None if patient else timeout))
+        self._raise_first_problem(self._gather(record, timeout))
         return result
 
     def agree(self, facts: dict[str, str], timeout: int) -> None:
@@ -131,26 +135,26 @@ class Ranks:
             return reason
 
     def remember(self, what: str) -> None:
-        """Keep a fact for the attempts after this one."""
+        """Keep a fact for the attempts after this one; `remembers` has been asked before."""
         if self._opened is not None:
             self._store.set(f"fedbench/remembered/{what}", "")
 
-    def remembers(self, what: str) -> bool:
+    def remembers(self, what: str, timeout: int) -> bool:
         """Whether an earlier attempt has remembered this."""
-        if self._opened is None:
-            return False
         if not _agent_has_the_store() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0:
             return True  # the store is new in every attempt
-        return self._store.check([f"fedbench/remembered/{what}"])
+        if self._opened is None and _agent_has_the_store():  # a single rank meets nobody
+            self._opened = _open_store(self.rank, timeout)
+        return self._opened is not None and self._store.check([f"fedbench/remembered/{what}"])
 
     def check_common_folder(self, folder: Path, timeout: int) -> None:
         """Refuse a folder that some of the machines do not see. The check leaves nothing in it."""
         if self.size == 1:
             return
         token = folder / f".{self._attempt.rpartition('/')[2]}.part"
-        made = [place for place in (token, *token.parents) if not place.exists()]
+        made: list[Path] = []
         try:
-            self.together(lambda: _touch(token) if self.leader else None, timeout)
+            self.together(lambda: _touch(token, made) if self.leader else None, timeout)
             self.together(lambda: _find(token), timeout)
         finally:
             if self.leader:
@@ -162,7 +166,8 @@ class Ranks:
             self._meet(timeout)
             store = dist.PrefixStore(f"{self._attempt}/gloo", self._store)
             with _limited(
-                timeout, f"runtime.timeout={timeout}: {self._me()} could not reach all other ranks"
+                timeout + GRACE_SECONDS,
+                f"runtime.timeout={timeout}: {self._me()} could not reach all other ranks",
             ):
                 limit = timedelta(seconds=timeout)
                 dist.init_process_group(
@@ -187,9 +192,26 @@ class Ranks:
 
     def tell_failure(self, reason: str) -> None:
         """Leave the reason for the others, which only notice that this rank is gone."""
-        if self._attempt:
-            text = f"{self._me()} failed: {reason}"
-            _briefly(lambda: self._store.set(f"{self._attempt}/failed", text))
+        self._tell(f"{self._me()} failed: {self.hide(reason)}", UNEXPECTED)
+
+    def _tell(self, reason: str, status: int) -> None:
+        """Let the others know that this rank is gone, unless another one was gone before."""
+        if self.size > 1 and self._attempt:
+            text = json.dumps({"reason": reason, "status": status})
+            _briefly(lambda: self._store.compare_set(f"{self._attempt}/gone", "", text))
+
+    def _tell_the_end(self, status: int) -> None:
+        """For ranks that wait for this one: they have other jobs, or were not interrupted."""
+        if status == INTERRUPTED:
+            self._tell(f"{self._me()} was interrupted", INTERRUPTED)
+        elif status == UNEXPECTED:
+            self._tell(f"{self._me()} has ended with status {status}", UNEXPECTED)
+        else:
+            self._tell(
+                f"{self._me()} has ended with status {status}, and other ranks have more to do; all"
+                " ranks must be started with the same words",
+                BAD_INPUT,
+            )
 
     def leave(self, status: int) -> NoReturn:
         """End this process. The process group is taken down first, unless it is broken."""
@@ -199,11 +221,13 @@ class Ranks:
         forget_interruptions()
         sys.stdout.flush()
         sys.stderr.flush()
+        if not self.broken or status == INTERRUPTED:  # else it was told already
+            self._tell_the_end(status)
         if self.broken:
             os._exit(status)
         if dist.is_initialized():
             dist.destroy_process_group()
-        if self._opened is not None and not _agent_has_the_store():
+        if self._attempt and not _agent_has_the_store():
             self._leave_the_store()
         sys.exit(status)
 
@@ -233,28 +257,30 @@ class Ranks:
         complaint = (
             f"runtime.timeout={timeout}: {self._me()} could not meet the other ranks at {address}"
         )
-        with _limited(timeout + 1, complaint):  # later than the timeouts below, which say more
+        deadline = time.monotonic() + timeout
+        with _limited(timeout + GRACE_SECONDS, complaint):
             try:
                 self._opened = _open_store(self.rank, timeout)
-                self._attempt = self._offer(timeout) if self.leader else self._follow(timeout)
+                meet = self._offer if self.leader else self._follow
+                self._attempt = meet(timeout, deadline)
             except (dist.DistError, MachineFault) as error:
                 self.give_up()
                 if isinstance(error, MachineFault):
                     raise
                 raise MachineFault(f"{complaint} ({_first_line(error)})") from error
 
-    def _offer(self, timeout: int) -> str:
+    def _offer(self, timeout: int, deadline: float) -> str:
         name, token = f"fedbench/{uuid.uuid4().hex}", uuid.uuid4().hex
         self._store.set(f"{name}/token/0", token)
         self._store.set(LEADER, name)
         keys = [f"{name}/token/{rank}" for rank in range(self.size)]
-        self._wait_for(keys, timeout)
+        self._wait_for(keys, timeout, deadline)
         tokens = [self._store.get(key).decode() for key in keys]
         self._store.set(f"{name}/confirmed", json.dumps(tokens))
         return name
 
-    def _follow(self, timeout: int) -> str:
-        token, answered, deadline = uuid.uuid4().hex, "", time.monotonic() + timeout
+    def _follow(self, timeout: int, deadline: float) -> str:
+        token, answered = uuid.uuid4().hex, ""
         for pause in _pauses():
             name = self._store.get(LEADER).decode() if self._store.check([LEADER]) else ""
             if name != answered:
@@ -262,7 +288,9 @@ class Ranks:
                 answered = name
             if name and self._store.check([f"{name}/confirmed"]):
                 tokens = json.loads(self._store.get(f"{name}/confirmed"))
-                if tokens[self.rank] == token:
+                if tokens[self.rank : self.rank + 1] == [
+                    token
+                ]:  # fewer were there before a restart
                     return name
             if time.monotonic() > deadline:
                 words = (
@@ -274,18 +302,21 @@ class Ranks:
         raise AssertionError
 
     def _publish(self, record: Record) -> None:
+        for what in {"refused", "failed"} & record.keys():
+            record[what] = self.hide(record[what])
         self._agreements += 1
         key = f"{self._attempt}/{self._agreements}/{self.rank}"
         self._store.set(key, json.dumps({**record, "host": self.host}))
 
-    def _gather(self, record: Record, timeout: int | None) -> list[Record]:
+    def _gather(self, record: Record, timeout: int) -> list[Record]:
         """The records of all ranks at this point of the program."""
         complaint = f"runtime.timeout={timeout}: {self._me()} lost the way to the other ranks"
-        with nullcontext() if timeout is None else _limited(timeout + 1, complaint):
+        deadline = time.monotonic() + timeout
+        with _limited(timeout + GRACE_SECONDS, complaint):
             try:
                 self._publish(record)
                 keys = [f"{self._attempt}/{self._agreements}/{rank}" for rank in range(self.size)]
-                self._wait_for(keys, timeout)
+                self._wait_for(keys, timeout, deadline)
                 return [json.loads(self._store.get(key)) for key in keys]
             except (dist.DistError, MachineFault) as error:
                 self.give_up()
@@ -293,11 +324,14 @@ class Ranks:
                     raise
                 raise MachineFault(complaint) from error
 
-    def _wait_for(self, keys: list[str], timeout: int | None) -> None:
-        deadline = time.monotonic() + timeout if timeout else float("inf")
+    def _wait_for(self, keys: list[str], timeout: int, deadline: float) -> None:
         for pause in _pauses():
+            gone = self._gone()  # asked first: a rank leaves after its last record
             if self._store.check(keys):
                 return
+            if gone:
+                self.give_up()
+                raise AllLeave(gone["reason"], gone["status"])
             if time.monotonic() > deadline:
                 missing = [
                     str(rank) for rank, key in enumerate(keys) if not self._store.check([key])
@@ -313,16 +347,21 @@ class Ranks:
         problem = _first_problem(records)
         if problem:
             statuses = [record["status"] for record in records if "status" in record]
-            self.broken = UNEXPECTED in statuses
+            self.broken = any("failed" in record for record in records)
             raise AllLeave(problem, statuses[0]) if statuses else BadInput(problem)
 
     def _last_words(self) -> str:
-        """The reason that a failed rank has left; empty without one, or without the store."""
-        key = f"{self._attempt}/failed"
-        return (
-            _briefly(lambda: self._store.get(key).decode() if self._store.check([key]) else "")
-            or ""
-        )
+        """The reason that a rank has left; empty without one, or without the store."""
+        gone = _briefly(self._gone)
+        return gone["reason"] if gone else ""
+
+    def _gone(self) -> Record | None:
+        """The reason and status of the first rank that left this attempt, if one has."""
+        key = f"{self._attempt}/gone"
+        if not self._attempt or not self._store.check([key]):
+            return None
+        record: Record = json.loads(self._store.get(key))
+        return record
 
 
 @cache
@@ -349,8 +388,10 @@ def _open_store(rank: int, timeout: int) -> dist.Store:
     )
 
 
-def _touch(token: Path) -> None:
+def _touch(token: Path, made: list[Path]) -> None:
+    """Write a file; `made` gets what was not there before, innermost first."""
     try:
+        made.extend(place for place in (token, *token.parents) if not place.exists())
         token.parent.mkdir(parents=True, exist_ok=True)
         token.touch()
     except OSError as error:
@@ -362,12 +403,20 @@ def _touch(token: Path) -> None:
 def _find(token: Path) -> None:
     """A network file system may show a new file a moment later."""
     deadline = time.monotonic() + NETWORK_FILE_SECONDS
-    while not token.exists():
+    while not _is_there(token):
         rule = "all machines must see the same folder, and this one does not see rank 0's files"
         require(time.monotonic() < deadline, "results", token.parent, rule)
         time.sleep(0.1)
         with suppress(OSError):
             os.listdir(token.parent)  # asks the server anew
+
+
+def _is_there(token: Path) -> bool:
+    try:
+        return token.exists()
+    except OSError as error:
+        rule = f"must be a folder that can be read on all machines ({error.strerror})"
+        raise bad_value("results", token.parent, rule) from error
 
 
 def _place(rank: int, record: Record) -> str:
@@ -384,6 +433,8 @@ def _first_problem(records: list[Record]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
     line = next(iter(str(error).splitlines()), "")
     return line if isinstance(error, BadInput | MachineFault) else f"{type(error).__name__}: {line}"
 

@@ -88,11 +88,14 @@ class RunFolder:
         content = {**summary, "files": written}
         return {**content, "checksum": checksum_of(content)}
 
-    def lock(self, force: bool = False) -> FileLock | None:
+    def lock(
+        self, force: bool = False, patience: float = -1, report: bool = True
+    ) -> FileLock | None:
         """Make the folder and wait until no other process works on this run.
 
-        The kernel releases the lock of a process that dies. None: the folder cannot be written, and
-        need not be, because the run is finished.
+        The kernel releases the lock of a process that dies. With a `patience` of so many seconds it
+        raises Timeout after them; `report` prints that it waits. None: the folder cannot be
+        written, and need not be, because the run is finished.
         """
         file = self.path.parent / f".{self.path.name}.lock"
         places = (file, self.path, *self.path.parents)
@@ -102,8 +105,9 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
         except Timeout:
-            print(f"another process is doing this run; waiting for it: {self.path}", flush=True)
-            lock.acquire()
+            if report:
+                print(f"another process is doing this run; waiting for it: {self.path}", flush=True)
+            lock.acquire(timeout=patience)
         except OSError as error:
             if full_disk(error):
                 raise
@@ -125,7 +129,12 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def clean(self) -> None:
-        """Remove what a finished run does not need, also after a process that was killed."""
-        summary = self.finished() or {}
+        """Remove what a finished run does not need, also after a process that was killed.
+
+        A run that is not finished needs its checkpoints: nothing of it is removed.
+        """
+        summary = self.finished()
+        if summary is None:
+            return
         remove_checkpoints(self.path, summary.get("kept_checkpoint"))
         remove_leftovers(self.path)
