@@ -8,6 +8,7 @@ turns them into messages and an exit status.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -113,7 +114,8 @@ def call_hydra(jobs: Jobs, wants_traceback: bool) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except AllLeave as error:
-        print_error(str(error))
+        if str(error):
+            print_error(str(error))
         return error.status
     except BadInput as error:
         return refuse(str(error))
@@ -129,7 +131,7 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
         rule = f"must be a folder that can be written ({reason})"
         return refuse(str(bad_value("results", sweep.results, rule)))
     if isinstance(error, (ValueError, *hydra_errors.CONFIGURATION_ERRORS)):
-        return refuse(hidden_by_name(hydra_errors.explain(error, sys.argv[1:]), sys.argv[1:]))
+        return refuse(hydra_errors.explain(error, sys.argv[1:]))
     if sweep is None or sweep.basic or wants_traceback:
         traceback.print_exception(error)
         return UNEXPECTED
@@ -146,8 +148,18 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
 
 def refuse(reason: str) -> int:
     """Report bad input that concerns the whole program: no rank runs anything."""
-    print_error(this_rank().refuse(reason, RuntimeSettings.timeout))
+    words = sys.argv[1:]
+    print_error(this_rank().refuse(hidden_by_name(reason, words), waiting_time(words)))
     return BAD_INPUT
+
+
+def waiting_time(words: list[str]) -> int:
+    """How many seconds ranks wait for each other while there is no checked configuration."""
+    given = [word.lstrip("+").partition("=") for word in words]
+    texts = [value for key, _, value in given if key == "runtime.timeout"]
+    if texts and re.fullmatch("[0-9]{1,7}", texts[-1]) and int(texts[-1]) > 0:
+        return int(texts[-1])
+    return RuntimeSettings.timeout
 
 
 def refuse_under_torchrun(choices: Mapping[str, object]) -> None:
@@ -162,6 +174,13 @@ def refuse_under_torchrun(choices: Mapping[str, object]) -> None:
                 f"{group}={chosen}: must be basic under torchrun, whose ranks would each start"
                 " their own"
             )
+
+
+def check_working_directory(composed: DictConfig, chdir: bool) -> None:
+    """Refuse a working directory for each job under torchrun, whose ranks would have other ones."""
+    if under_torchrun() and chdir and not os.path.isabs(str(composed.results)):
+        rule = "must be false under torchrun, unless results is an absolute path"
+        raise bad_value("hydra.job.chdir", "true", rule)
 
 
 @contextmanager
@@ -191,7 +210,7 @@ class Jobs:
             outcome = run_job(composed, sweep)
         self.outcomes[outcome.number] = outcome
         if this_rank().broken:  # no further job can be run without the other ranks
-            this_rank().leave(UNEXPECTED)
+            raise AllLeave("", INTERRUPTED if outcome.status == INTERRUPTED else UNEXPECTED)
         if outcome.status == INTERRUPTED and (sweep is None or sweep.in_parent):
             raise KeyboardInterrupt  # ends a sweep, too
         searching = sweep is not None and "max_failure_rate" in HydraConfig.get().sweeper
@@ -206,6 +225,7 @@ def run_job(composed: DictConfig, sweep: SweepCallback | None) -> Outcome:
     Every problem is reported at once and noted in the outcome, so that a sweep continues.
     """
     outcome = this_job()
+    this_rank().hide = Values(composed).hidden
     try:
         if sweep is not None and not sweep.begin(outcome):
             outcome.status = INTERRUPTED
@@ -217,18 +237,24 @@ def run_job(composed: DictConfig, sweep: SweepCallback | None) -> Outcome:
         outcome.reason = "on request"
     except Exception as error:
         note_problem(problem_of(error, composed), outcome, in_sweep=sweep is not None)
-    if sweep is not None:
-        sweep.write(outcome)
+    except AllLeave as error:
+        outcome.status = error.status
+        outcome.reason = str(error)
+        raise
+    finally:
+        if sweep is not None:
+            sweep.write(outcome)
     return outcome
 
 
 def train_job(composed: DictConfig, outcome: Outcome, in_sweep: bool) -> None:
     """Check the configuration, run it, and note the result."""
-    config = this_rank().together(lambda: checked(composed), waiting_time(composed))
+    config = this_rank().together(lambda: checked(composed), composed_waiting_time(composed))
     try:
         stopping = run(config)
     finally:
-        outcome.run = str(config.folder or "")
+        # Absolute: a job may have a working directory of its own (hydra.job.chdir).
+        outcome.run = str(config.folder.absolute()) if config.folder else ""
     assert config.folder is not None
     outcome.objective = objective(config.scalars.objective, config.folder)
     outcome.status = FINISHED
@@ -242,6 +268,7 @@ def checked(composed: DictConfig) -> Config:
     settings = HydraConfig.get()
     choices = dict(settings.runtime.choices)
     refuse_under_torchrun(choices)
+    check_working_directory(composed, bool(settings.job.chdir))
     add_folders(
         source.path
         for source in settings.runtime.config_sources
@@ -256,8 +283,8 @@ def checked(composed: DictConfig) -> Config:
     return config
 
 
-def waiting_time(composed: DictConfig) -> int:
-    """How many seconds ranks wait for each other before the configuration is checked."""
+def composed_waiting_time(composed: DictConfig) -> int:
+    """The same, of a configuration that Hydra has composed and nobody has checked."""
     plain = OmegaConf.to_container(composed, resolve=False)
     runtime = plain.get("runtime") if isinstance(plain, dict) else None
     timeout = runtime.get("timeout") if isinstance(runtime, dict) else None
@@ -345,7 +372,7 @@ def end_sweep(sweep: SweepCallback, here: dict[int, Outcome], unbroken: bool) ->
         return BAD_INPUT
     for one in outcomes.values():
         if one.status == FINISHED and one.log:  # the job printed this into its log
-            print(f"run: {one.run}", flush=True)
+            print(f"run: {short_path(one.run)}", flush=True)
     if outcomes and this_rank().leader and sweep.folder.is_dir():
         show_table(sweep.folder, list(outcomes.values()))
     list_failed_jobs(list(outcomes.values()), sweep, elsewhere)

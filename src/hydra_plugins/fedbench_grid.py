@@ -180,7 +180,7 @@ def _report(result: Any, results: Path) -> None:
                 job.words,
                 status,
                 reason,
-                str(results / job.folder) if job.folder else "",
+                str((results / job.folder).absolute()) if job.folder else "",
                 log=str(log) if log.is_file() else "",
             )
         )

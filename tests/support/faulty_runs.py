@@ -111,9 +111,14 @@ class Started:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def start(fault: dict, *words: str, environment: dict[str, str] | None = None) -> Started:
+def start(
+    fault: dict,
+    *words: str,
+    environment: dict[str, str] | None = None,
+    board: inject.Board | None = None,
+) -> Started:
     """`fedbench WORDS` with a planted fault, forked from this process: nothing has to be imported
-    again.
+    again. Ranks that are started one by one share a board.
     """
     from fedbench import cli as program
     from fedbench.parallel.ranks import this_rank
@@ -135,7 +140,7 @@ def start(fault: dict, *words: str, environment: dict[str, str] | None = None) -
         sys.argv = ["fedbench", *words]
         os.environ.update(environment or {})
         this_rank.cache_clear()  # it is another process, perhaps one of several ranks
-        inject.board = inject.Board()  # what an earlier run wrote there is not of this one
+        inject.board = board or inject.Board()  # what an earlier run wrote there is not of this one
         inject.prepare(fault)
         program.main()
     except SystemExit as ended:

@@ -28,6 +28,7 @@ import torch.distributed as dist
 import fedbench.runs.checkpoint
 from fedbench import cli as program
 from fedbench.parallel.interrupt import StopRequest
+from fedbench.parallel.ranks import Ranks
 from fedbench.runs import writer
 from fedbench.runs.checkpoint import CheckpointStore
 from fedbench.runs.folder import RunFolder
@@ -104,14 +105,15 @@ def strike(fault: dict) -> None:
     elif kind in ("SIGINT", "SIGTERM"):
         os.kill(os.getppid() if dist.is_initialized() else os.getpid(), signal.Signals[kind])
         wait_until(lambda: stops[-1].requested)  # the parent may be slow to notice
+    elif kind in ("own SIGINT", "own SIGTERM"):  # to one rank of torchrun's alone
+        os.kill(os.getpid(), signal.Signals[kind.removeprefix("own ")])
+        wait_until(lambda: stops[-1].requested)
     elif kind == "until stopped":  # by a signal from elsewhere
         wait_until(lambda: stops[-1].requested)
     elif kind == "pause":  # until somebody removes the marker
         wait_until(lambda: not Path(fault["marker"]).exists())
     elif kind == "hang":
         hang()
-    elif kind == "silent":  # a hang for which nobody is patient
-        time.sleep(2 * LIMIT)
     elif kind == "remove":  # at once, and not file by file beside a rank that writes
         os.rename("broken", "removed")
         shutil.rmtree("removed")
@@ -161,6 +163,17 @@ def be_patient() -> None:
 
     for name in EXCHANGES:
         patient(name)
+    for name in ("_meet", "_gather"):  # of ranks that torchrun started
+        without_limit(name)
+
+
+def without_limit(name: str) -> None:
+    original = getattr(Ranks, name)
+
+    def wait(ranks: Ranks, *arguments):
+        return original(ranks, *arguments[:-1], LIMIT)
+
+    setattr(Ranks, name, wait)
 
 
 def plant(fault: dict) -> None:

@@ -12,7 +12,7 @@ from fedbench.core.errors import BAD_INPUT, FINISHED, INTERRUPTED, UNEXPECTED, s
 from fedbench.core.files import write_atomically
 from fedbench.runs.curves import Curve, save_comparison
 from fedbench.runs.folder import RunFolder
-from fedbench.runs.sweeps import Outcome
+from fedbench.runs.sweeps import Outcome, short_path
 
 TABLE, PICTURE = "summary.csv", "comparison.png"
 STATUSES = {
@@ -106,7 +106,8 @@ def _row(outcome: Outcome, varied: dict[str, str]) -> dict[str, Any]:
     if summary is not None:
         status = summary["status"]
     measures = {name: (summary or {}).get(name) for name in MEASURES}
-    return {"job": outcome.number, **varied, "status": status, **measures, "run": outcome.run}
+    run = short_path(outcome.run)
+    return {"job": outcome.number, **varied, "status": status, **measures, "run": run}
 
 
 def _text(rows: list[dict[str, Any]], keys: list[str], measures: list[str]) -> str:
