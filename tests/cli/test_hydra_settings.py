@@ -19,6 +19,8 @@ from support import faulty_dataset
 
 from fedbench.config import hydra_errors as messages
 from fedbench.config.environment import Values, shown
+from fedbench.report.plan import compose_config
+from fedbench.report.work import work_of
 from fedbench.runs.objective import objective
 
 QUICK = (
@@ -191,6 +193,85 @@ def test_no_traceback_has_one(fedbench, environment, tmp_path, monkeypatch):
     assert run.status == 1
     assert "RuntimeError: planted ${oc.env:MY_TOKEN}" in run.err
     assert TOKEN not in run.out + run.err
+
+
+EXPERIMENT = """# @package _global_
+defaults:
+  - /experiment/_grid
+rounds: 1
+client: {epochs: 1}
+partition: {clients: 3}
+%s
+study:
+  title: Two methods of mine
+  axes:
+    method:
+      FedAvg: algo=fedavg
+      FedProx: algo=fedprox
+  seeds: [0, 1]
+  show:
+    form: table
+    rows: [method]
+    measures: {Best: best_accuracy}
+"""
+ROOT = "data: {root: '${oc.env:MY_TOKEN}/x'}"
+
+
+def write_experiment(own: Path, settings: str = "") -> None:
+    (own / "experiment").mkdir(parents=True, exist_ok=True)
+    (own / "experiment" / "mine.yaml").write_text(EXPERIMENT % settings)
+
+
+def nobody_sees(run: Any, folder: Path) -> None:
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert [str(file) for file in files if TOKEN.encode() in file.read_bytes()] == []
+    assert TOKEN not in run.out + run.err
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_no_refused_job_of_a_table_has_a_value_of_the_environment(
+    fedbench, environment, tmp_path, in_file
+):
+    """Neither one that a word names nor one that the experiment's file names, in its plan."""
+    write_experiment(tmp_path / "own", ROOT if in_file else "")
+    words = ("data=mnist", "data.source=real", "data.root=${oc.env:MY_TOKEN}/x")
+    if in_file:
+        file = tmp_path / "own" / "experiment" / "mine.yaml"
+        text = file.read_text().replace("algo=fed", "data=mnist data.source=real algo=fed")
+        file.write_text(text)
+    run = fedbench("--config-dir", "own", "experiment=mine", *(() if in_file else words))
+    assert run.status == 2, run.err
+    told = "data=mnist: not in ${oc.env:MY_TOKEN}/x"
+    assert told in run.out + run.err
+    if in_file:  # with words of one's own that change numbers no plan is kept
+        assert list(Path("results").glob("studies/mine.*.json"))
+    reasons = [json.loads(file.read_text())["reason"] for file in Path().rglob("outcome.json")]
+    assert all(told in reason for reason in reasons)
+    nobody_sees(run, tmp_path)
+
+
+def test_no_failed_job_of_a_table_has_one(fedbench, environment, tmp_path, monkeypatch):
+    """Planned with the examples of seed 0, it fails when it is run."""
+    monkeypatch.setenv("PLANTED_TOKEN", TOKEN)
+    faulty_dataset.write(tmp_path / "own")
+    write_experiment(tmp_path / "own", ROOT)
+    file = tmp_path / "own" / "experiment" / "mine.yaml"
+    file.write_text(file.read_text().replace("algo=fed", "data=faulty algo=fed"))
+    run = fedbench("--config-dir", "own", "experiment=mine", "runtime=serial")
+    assert run.status == 1, run.err
+    failures = [file.read_text() for file in Path("results").rglob("failure.txt")]
+    assert len(failures) == 2
+    assert all("RuntimeError: planted ${oc.env:MY_TOKEN}" in text for text in failures)
+    assert "planted ${oc.env:MY_TOKEN}" in run.out
+    nobody_sees(run, tmp_path)
+
+
+def test_the_estimate_of_a_job_keeps_no_value(environment):
+    work = work_of(
+        compose_config(["experiment=digits/methods", "model.weights=${oc.env:MY_TOKEN}"])
+    )
+    assert "${oc.env:MY_TOKEN}" in work["kind"]
+    assert TOKEN not in str(work)
 
 
 def test_what_is_shown_of_references(environment):

@@ -29,7 +29,7 @@ from fedbench.core.errors import BadInput, MachineFault
 from fedbench.core.files import write_atomically
 from fedbench.parallel.devices import gpus, see_one
 from fedbench.parallel.failures import WorkerFailure
-from fedbench.report.plan import Job, compose_config
+from fedbench.report.plan import Job, compose_config, without_values
 
 FAILURE = "failure.txt"  # in a run's folder: why its last attempt ended
 FORK = multiprocessing.get_context("fork")  # inherits torch and the composed configurations
@@ -188,6 +188,7 @@ def _work(
                     problem = (
                         f"fedbench {' '.join(job.words)}\n\n{problem}\nIts output:\n{log.read()}"
                     )
+                    problem = without_values(problem, _together(job.words, words))
                 pipe.send((status, problem))
 
 
@@ -233,14 +234,17 @@ def _configuration(job: Job, results: Path, ranks: int, words: Sequence[str]) ->
         if "logger=wandb" in words and not any("logger.group=" in word for word in words):
             # W&B shows the runs as one group; where a run is shared, that of the first.
             more.append(job.words[0].replace("experiment=", "logger.group="))
-        return compose_config(
-            list({word.partition("=")[0]: word for word in [*job.words, *more]}.values())
-        )
+        return compose_config(_together(job.words, more))
     config: Config = pickle.loads(job.config)  # it comes from the process that started this one
     scalars = config.scalars
     return replace(
         config, scalars=replace(scalars, runtime=replace(scalars.runtime, workers=ranks))
     )
+
+
+def _together(words: Sequence[str], later: Sequence[str]) -> list[str]:
+    """Overrides of which the later ones win: Hydra takes no group twice."""
+    return list({word.partition("=")[0]: word for word in [*words, *later]}.values())
 
 
 def _attempt(configuration: Callable[[], Config], request: _Request) -> tuple[str, str]:

@@ -23,9 +23,10 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fedbench import train
+from fedbench.config.environment import Values, hidden_by_name
 from fedbench.config.hydra_errors import CONFIGURATION_ERRORS, explain
 from fedbench.config.schema import Config
 from fedbench.config.validate import check, config_folder, with_algorithm
@@ -285,7 +286,8 @@ def settle_jobs(task: tuple[list[Job], str]) -> list[Job]:
     try:
         settled, prepared = settle_job(first, results)
     except MissingData as error:
-        return [Job(job.words, job.seed, problem=str(error)) for job in (first, *others)]
+        problem = without_values(str(error), first.words)
+        return [Job(job.words, job.seed, problem=problem) for job in (first, *others)]
     if prepared is not None and _seeds_are_alike(first, prepared):
         return [settled, *(_with_seed(settled, prepared, job) for job in others)]
     return [settled, *(settle_job(job, results)[0] for job in others)]
@@ -302,11 +304,12 @@ def settle_job(job: Job, results: str) -> tuple[Job, PreparedRun | None]:
     except MissingData:
         raise
     except BadInput as error:
-        return Job(words, seed, problem=str(error)), None
+        return Job(words, seed, problem=without_values(str(error), words)), None
     except (ValueError, *CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
-        return Job(words, seed, problem=explain(error, words)), None
+        return Job(words, seed, problem=without_values(explain(error, words), words)), None
     except Exception:  # a fault of the program stays with its cell, too
-        return Job(words, seed, problem=traceback.format_exc(), broken=True), None
+        problem = without_values(traceback.format_exc(), words)
+        return Job(words, seed, problem=problem, broken=True), None
 
 
 def _settled(words: list[str], seed: int, results: str) -> tuple[Job, PreparedRun | None]:
@@ -389,5 +392,18 @@ def compose_config(words: Sequence[str]) -> Config:
     """What `fedbench <words>` would run."""
     composed = compose_tree(words)
     choices: dict[str, Any] = dict(composed.hydra.runtime.choices)
-    keys = [str(key) for key in composed if key != "hydra"]
-    return check(OmegaConf.masked_copy(composed, keys), choices)
+    return check(_of_the_job(composed), choices)
+
+
+def without_values(text: str, words: Sequence[str]) -> str:
+    """A text about `fedbench <words>` without values of the environment, which may be secrets."""
+    text = hidden_by_name(text, list(words))
+    try:
+        composed = compose_tree(words)
+    except (ValueError, *CONFIGURATION_ERRORS):  # then no file's values were used either
+        return text
+    return Values(_of_the_job(composed)).hidden(text)
+
+
+def _of_the_job(composed: DictConfig) -> DictConfig:
+    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])

@@ -21,10 +21,11 @@ def work_of(config: Config) -> dict[str, Any]:
     """
     scalars, tree = config.scalars, config.tree
     client, data = scalars.client, tree["data"]
-    shape = {key: data[key] for key in ("name", "shape") if key in data}
+    shown = config.shown  # what is kept shows no value of the environment
+    shape = {key: shown["data"][key] for key in ("name", "shape") if key in data}
     device = pick_device(scalars.runtime.device)
     where = [own_gpu().name, scalars.runtime.precision] if device == "cuda" else ["cpu"]
-    kind = [shape, tree["model"], client.batch_size, client.optimizer, scalars.runtime.threads]
+    kind = [shape, shown["model"], client.batch_size, client.optimizer, scalars.runtime.threads]
     kind += where
     train = data.get("subset") or data.get("train_size") or UNKNOWN_SIZE
     test = data.get("test_size") or UNKNOWN_SIZE
