@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
+from fedbench.core.caller import under_torchrun as under_torchrun
 from fedbench.core.machine import loopback_interface
 from fedbench.parallel.failures import WorkerExit, first_cause
 from fedbench.parallel.group import BLOCK_ELEMENTS, Group, SharedMemory
@@ -48,11 +49,6 @@ def configure_process(threads: int) -> None:
         library.mallopt(mmap_threshold, never)
     except (OSError, AttributeError):  # another C library, without these settings
         pass
-
-
-def under_torchrun() -> bool:
-    """Whether torchrun started this process, or mpirun or srun with torchrun's variables."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 def speaks() -> bool:

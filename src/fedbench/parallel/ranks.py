@@ -24,6 +24,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch.distributed as dist
 
+from fedbench.core.caller import end_with_torchrun
 from fedbench.core.errors import (
     BAD_INPUT,
     INTERRUPTED,
@@ -37,7 +38,7 @@ from fedbench.core.files import remove_made
 from fedbench.parallel.failures import RESUME, WorkerExit
 from fedbench.parallel.group import Group
 from fedbench.parallel.interrupt import forget_interruptions
-from fedbench.parallel.processes import end_with_parent, under_torchrun
+from fedbench.parallel.processes import under_torchrun
 
 Result = TypeVar("Result")
 Record = dict[str, Any]  # what a rank reports to the others
@@ -369,7 +370,7 @@ def this_rank() -> Ranks:
     """This process among the ranks. Under torchrun it ends when torchrun does."""
     if not under_torchrun():
         return Ranks()
-    end_with_parent()
+    end_with_torchrun()
     return Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
 
 
