@@ -110,6 +110,19 @@ def test_folders_of_a_sweep(fedbench):
     assert json.loads(Path("mine/1/outcome.json").read_text())["status"] == 2
 
 
+def test_a_sweep_whose_jobs_have_working_directories_of_their_own(fedbench):
+    """Relative results are below those directories; the table of the sweep finds the runs."""
+    run = fedbench("-m", *QUICK, "seed=0,1", "hydra.job.chdir=true", "hydra.sweep.dir=mine")
+    assert run.status == 0, run.err
+    (table,) = Path("mine").glob("summary.csv")
+    rows = [row.split(",") for row in table.read_text().splitlines()]
+    assert [row[2] for row in rows] == ["status", "finished", "finished"]
+    for number, row in enumerate(rows[1:]):
+        assert row[-1].startswith(f"mine/{number}/results/runs/")
+        stored = json.loads(Path(f"mine/{number}/outcome.json").read_text())
+        assert Path(stored["run"]) == Path(row[-1]).absolute()
+
+
 def test_nothing_but_the_runs_folder_by_default(fedbench):
     run = fedbench(*QUICK)
     assert run.status == 0, run.err
@@ -341,6 +354,30 @@ def test_a_search_finds_the_best_of_its_trials(fedbench):
     assert found["best_value"] == best["objective"]
     assert f"client.lr={found['best_params']['client.lr']}" in best["words"]
     assert f"search: {found}" in run.out
+
+
+@optuna
+@pytest.mark.heavy
+def test_ten_trials_find_better_than_the_default(fedbench):
+    """The search of docs/many-runs.md."""
+    words = ("algo=fedprox", "runtime.workers=1")
+    default = fedbench(*words)
+    assert default.status == 0, default.err
+    search = (
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.direction=maximize",
+        "hydra.sweeper.n_trials=10",
+        "hydra.sweeper.n_jobs=1",
+        "hydra.sweeper.sampler.seed=0",
+        "client.lr=tag(log,interval(0.01,1))",
+        "algo.mu=tag(log,interval(0.0001,1))",
+    )
+    run = fedbench("-m", *words, *search)
+    assert run.status == 0, run.err
+    (folder,) = Path("results/sweeps").iterdir()
+    found = yaml.safe_load((folder / "optimization_results.yaml").read_text())
+    before = json.loads((default.folder / "summary.json").read_text())["best_accuracy"]
+    assert found["best_value"] > before
 
 
 @optuna

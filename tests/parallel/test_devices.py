@@ -12,6 +12,7 @@ import pytest
 import torch
 from support import experiments, fake_cuda
 from support.run_files import QUICK, summary
+from support.waiting import LIMIT
 
 from fedbench.core.errors import BadInput
 from fedbench.parallel import devices
@@ -147,10 +148,10 @@ def test_hidden_gpus_are_left_alone(cuda, monkeypatch, nothing):
 
 def test_a_driver_that_hangs_or_kills_is_one_line(cuda, monkeypatch):
     monkeypatch.setattr(devices, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(devices, "_look", lambda: time.sleep(100))
+    monkeypatch.setattr(devices, "_look", lambda: time.sleep(2 * LIMIT))
     started = time.monotonic()
     assert devices.gpus().problem == "it does not answer for 0.1 seconds"
-    assert time.monotonic() - started < 50
+    assert time.monotonic() - started < LIMIT  # nobody waited for the driver
     monkeypatch.setattr(devices, "LOOK_SECONDS", 100)
     monkeypatch.setattr(devices, "_look", lambda: os._exit(1))
     devices._ask_a_child.cache_clear()
