@@ -19,7 +19,13 @@ from support.faulty_runs import session
 
 pytestmark = pytest.mark.heavy  # half a minute each on a busy machine
 
-PLUGINS = {"joblib": "hydra_joblib_launcher", "submitit_local": "hydra_submitit_launcher"}
+PLUGINS = {
+    "joblib": "hydra_joblib_launcher",
+    "submitit_local": "hydra_submitit_launcher",
+    "ray": "hydra_ray_launcher",
+}
+LOGGED = ("submitit_local", "ray")  # each job has a log of its own
+RAY = pytest.param("ray", marks=pytest.mark.by_hand)  # it is in no other extra: `[ray]`
 QUICK = ("rounds=2", "client.epochs=1", "partition.clients=4", "data.subset=60", "logger=none")
 LIMIT = 400  # seconds; nothing is asserted of the time that anything takes
 
@@ -47,7 +53,7 @@ class Ended:
         found = [
             line for line in self.err.splitlines() if re.match(r"fedbench: (job \d+ |\d+ of)", line)
         ]
-        return [re.sub(r"(log: |; )results/.*", r"\1...", line) for line in found]
+        return [re.sub(r"(log: |; )(results|/tmp/ray)/.*", r"\1...", line) for line in found]
 
 
 @pytest.fixture
@@ -107,12 +113,12 @@ def outcomes(folder: Path) -> dict[int, dict]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
+@pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local", RAY])
 def test_refused_and_failed_jobs_are_named_and_the_others_run(start, tmp_path, launcher, workers):
     words = ("data=faulty", "seed=0,1", "cohort=3,1000", f"runtime.workers={workers}")
     ended = end(start(launcher, *words), tmp_path)
     assert ended.status == 1, ended.err
-    log = "..." if launcher == "submitit_local" else "above"
+    log = "..." if launcher in LOGGED else "above"
     told = "cohort=1000: must be at most 4, the number of clients"
     assert ended.lines == [
         f"fedbench: job 1 (seed=0 cohort=1000) was refused: {told}; log: {log}",
@@ -120,7 +126,7 @@ def test_refused_and_failed_jobs_are_named_and_the_others_run(start, tmp_path, l
         f"fedbench: job 3 (seed=1 cohort=1000) failed: RuntimeError: planted fault; log: {log}",
         "fedbench: 3 of 4 jobs did not finish; ...",
     ]
-    assert ended.out.count("run: results/runs/") == 1
+    assert len(re.findall("^run: results/runs/", ended.out, flags=re.M)) == 1
     (table,) = tmp_path.glob("results/sweeps/*/summary.csv")
     rows = [row.split(",")[:4] for row in table.read_text().splitlines()]
     endings = ("finished", "refused", "failed", "failed")
@@ -129,17 +135,18 @@ def test_refused_and_failed_jobs_are_named_and_the_others_run(start, tmp_path, l
         *([str(job), str(job // 2), ("3", "1000")[job % 2], endings[job]] for job in range(4)),
     ]
     assert re.search(r"^  0  0     3       finished +[\d.]+ %", ended.out, flags=re.M), ended.out
-    assert ended.out.splitlines()[-1].startswith("sweep: results/sweeps/")
+    assert re.search("^sweep: results/sweeps/", ended.out, flags=re.M)
     assert (table.parent / "comparison.png").is_file()
     found = outcomes(tmp_path)
     assert [found[number]["status"] for number in range(4)] == [0, 2, 1, 1]
     summary = json.loads((tmp_path / found[0]["run"] / "summary.json").read_text())
     assert found[0]["objective"] == summary["best_accuracy"]
     assert summary["workers"] == workers
-    if launcher == "submitit_local":
+    if launcher in LOGGED:
         logs = [Path(found[number]["log"]).read_text() for number in (1, 2)]
         assert told in logs[0]
         assert "Traceback" in logs[1]
+    if launcher == "submitit_local":  # Ray shows what is in the logs
         assert "Traceback" not in ended.err
 
 
@@ -164,6 +171,7 @@ def test_own_classes_are_found_in_every_job(start, tmp_path, launcher):
         "basic",
         "joblib",
         pytest.param("submitit_local", marks=pytest.mark.by_hand),
+        RAY,
     ],
 )
 def test_a_refused_job_alone_is_status_2(start, tmp_path, launcher):
@@ -171,10 +179,10 @@ def test_a_refused_job_alone_is_status_2(start, tmp_path, launcher):
     assert ended.status == 2, ended.err
     assert len(ended.lines) == 2
     assert "Traceback" not in ended.err
-    assert ended.out.count("run: results/runs/") == 1
+    assert len(re.findall("^run: results/runs/", ended.out, flags=re.M)) == 1
 
 
-@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", RAY])
 def test_no_value_of_the_environment_is_in_a_launchers_files(start, tmp_path, launcher):
     """submitit pickles configurations and results."""
     words = ("data=faulty", "seed=0,1", "data.root=${oc.env:MY_TOKEN}/data", "runtime.workers=1")
@@ -215,6 +223,7 @@ def no_job_goes_on(folder: Path) -> bool:
     [
         *(("joblib", signal.SIGINT, "all"), ("submitit_local", signal.SIGINT, "all")),
         *(("joblib", signal.SIGTERM, "parent"), ("submitit_local", signal.SIGTERM, "parent")),
+        pytest.param("ray", signal.SIGINT, "parent", marks=pytest.mark.by_hand),
     ],
 )
 def test_an_interrupted_sweep_leaves_runs_that_go_on(start, tmp_path, launcher, number, whom):
