@@ -236,6 +236,7 @@ def test_a_signal_in_the_last_round_ends_a_sweep_on_all_ranks(rank):
     words = ("-m", *SCAFFOLD, "results=ranks", "rounds=1", "seed=0,1")
     ended = Agent().attempt(*words, fault=fault)
     assert [one.status for one in ended] == [130, 130], ended[0].err + ended[1].err
+    assert "was interrupted" not in ended[0].err + ended[1].err  # no rank waited for another
     assert len(list(Path("ranks").glob("runs/*/*/summary.json"))) == 1
     assert len(list(Path("ranks").glob("runs/*/*/"))) == 1
 
