@@ -68,7 +68,7 @@ def test_runs_are_counted_as_they_are_planned(found):
     tuned, table = row(found, "fedpgvc/tuned"), row(found, "fedpgvc/table2")
     assert tuned.ours
     assert not table.ours
-    assert tuned.runs[-1] == "24 after 96 trials"
+    assert tuned.runs[-1] == "60 after 256 trials"
     cells = load("fedpgvc/table2").cells("paper")
     assert table.runs[-1] == str(sum(len(cell.seeds) for cell in cells))
     assert row(found, "fedpgvc/table4").runs[1] == ""  # it has no decisive scale

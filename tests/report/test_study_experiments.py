@@ -16,7 +16,7 @@ from support import experiments as runnable
 
 from fedbench.config.validate import config_folder
 from fedbench.report import experiment as experiments
-from fedbench.report.claims import listed
+from fedbench.report.claims import _is_reading, listed
 from fedbench.report.experiment import FLAGS, REFERENCE, Experiment, names
 from fedbench.report.measures import DERIVED, READERS, as_measure, measures_of
 from fedbench.report.spec import SCALES
@@ -219,6 +219,37 @@ def test_a_paper_s_own_numbers_fulfil_its_claims(name):
                 )
         broken = [pair for pair in compared(claim, values) if not fulfils(claim, *pair, higher)]
         assert not broken, claim["text"]
+
+
+DECISIVE = [name for name in NAMES if load(name).has_scale("decisive") and load(name).claims]
+
+
+@pytest.mark.parametrize("name", DECISIVE)
+def test_a_claim_has_runs_left_at_decisive_scale(name):
+    """Else the scale decides nothing: it leaves out a side, or keeps further readings alone."""
+    experiment = load(name)
+    cells = [cell.labels for cell in experiment.cells("decisive")]
+    assert any(runs_left(claim, experiment, cells) for claim in experiment.claims)
+
+
+def runs_left(claim: dict, experiment: Experiment, cells: list[dict[str, str]]) -> bool:
+    """Whether a panel of the claim has both sides, or a cell. Claims that are not about further
+    readings leave their cells out.
+    """
+    where = {axis: listed(labels) for axis, labels in (claim.get("where") or {}).items()}
+    within = [cell for cell in cells if all(cell[axis] in where[axis] for axis in where)]
+    if not _is_reading(claim, experiment):
+        within = [cell for cell in within if not set(cell.values()) & set(experiment.readings)]
+    axis = claim.get("axis", "method")
+    sides = [set(listed(claim.get("better", claim.get("equal"))))]
+    sides += [set(listed(claim.get("than", claim.get("to"))))]
+    if not any(sides):
+        return bool(within) and "untestable" not in claim
+    panels: dict[frozenset, set[str]] = {}
+    for cell in within:
+        rest = frozenset(pair for pair in cell.items() if pair[0] != axis)
+        panels.setdefault(rest, set()).add(cell[axis])
+    return any(all(panel & side for side in sides) for panel in panels.values())
 
 
 def compared(claim: dict, values: dict) -> list[tuple[float, float]]:
