@@ -19,6 +19,7 @@ from fedbench.report.experiment import Experiment, Published
 from fedbench.report.frame import run_frame
 from fedbench.report.model import Claim
 from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.significance import holm
 from fedbench.report.table import Values
 
 SHOW = {"form": "table", "rows": ["method"], "measures": {"Best": "best_accuracy"}}
@@ -333,12 +334,13 @@ def test_p_values_are_counted(tmp_path):
 
     def files(names, seed):
         wrong = labels.copy()
-        wrong[: {"A": 0, "B": 30, "C": 2}[names["method"]]] = 1
+        wrong[: {"A": 10, "B": 40, "C": 12}[names["method"]]] = 1
         return metrics(0.5) | {"predictions.npz": {"labels": labels, "best": wrong, "final": wrong}}
 
     claim = {"text": "all significant", "below": 0.05, "measure": "p", "where": {"data": "X"}}
     (found,) = judge(tmp_path / "1", made(claim, show=show), files)
-    assert (found.outcome, found.detail) == ("contradicted", "1 of 2 cells below 0.05; not: C, X")
+    # No difference was found from C, which is not to say that there is none.
+    assert (found.outcome, found.detail) == ("undecided", "1 of 2 cells below 0.05; not: C, X")
     (good,) = judge(tmp_path / "2", made({**claim, "where": {"method": "B"}}, show=show), files)
     assert (good.outcome, good.detail) == ("supported", "2 of 2 cells below 0.05")
     (few,) = judge(
@@ -348,8 +350,84 @@ def test_p_values_are_counted(tmp_path):
     less = made(
         {**claim, "where": {"method": ["B", "C"]}}, show=show, **scaled({"method": ["A", "B"]})
     )
-    (part,) = judge(tmp_path / "4", less, files, scale="decisive")
+    (part,) = judge(tmp_path / "5", less, files, scale="decisive")
     assert (part.outcome, part.untested) == ("supported in part", "2 of 4 cells")
+    ahead = {**show, "measures": {"p": {"name": "mcnemar", "against": {"method": "B"}}}}
+    (lost,) = judge(tmp_path / "4", made({**claim, "where": {"method": "A"}}, show=ahead), files)
+    assert lost.outcome == "contradicted"  # A is far ahead of B
+
+
+def test_only_the_panels_that_are_judged_are_counted(tmp_path):
+    """Of the others neither the published difference nor the runs enter what is said of all."""
+    axes = {"method": {"A": "", "B": ""}, "data": dict.fromkeys("UVWX", "")}
+    numbers = [
+        one
+        for data, gain in zip("UVWX", (1.0, 3.0, 30.0, 48.0), strict=True)
+        for one in (printed("A", 50 + gain, data=data), printed("B", 50.0, data=data))
+    ]
+
+    def files(labels, seed):
+        if labels["data"] in "WX":  # the other way round, with one seed
+            return metrics(0.5 if labels["method"] == "A" else 0.9)
+        return metrics(0.6 + EASE[seed] + (labels["method"] == "A") * (0.02 + seed / 1000))
+
+    def status(labels, seed):
+        return "missing" if labels["data"] in "WX" and seed else "finished"
+
+    claim = {"text": "A is better", "better": "A", "than": "B"}
+    (found,) = judge(tmp_path, made(claim, axes=axes), files, tuple(numbers), status=status)
+    (one,) = found.comparisons
+    assert one.published == 2.0
+    assert [panel.counted for panel in one.panels] == [True, True, False, False]
+    assert found.detail.endswith(", published +2.00, 2 of 4 panels")
+    two = judge(
+        tmp_path / "2", made({**claim, "where": {"data": ["U", "V"]}}, axes=axes), files, numbers
+    )
+    assert one.improvement == two[0].comparisons[0].improvement
+
+
+def test_a_margin_is_that_of_the_cells_that_are_compared(tmp_path):
+    """A point, or two published standard deviations of these; in each panel its own."""
+    par = {"text": "A is on a par with C", "equal": "A", "to": ["C"], "where": {"data": "X"}}
+    noisy = (printed("B", 81.0, 8.0, data="X"), printed("A", 60.0, 8.0, data="Y"))
+    assert judge(tmp_path / "1", made(par), published=noisy)[0].outcome == "undecided"
+    own = (*noisy, printed("C", 81.0, 0.8, data="X"))
+    assert judge(tmp_path / "2", made(par), published=own)[0].outcome == "supported"
+    both = made({**par, "where": {}})
+    (found,) = judge(tmp_path / "3", both, published=noisy)
+    assert [one.outcome for one in found.comparisons[0].panels] == ["undecided", "supported"]
+
+
+def test_p_is_corrected_over_the_panels_of_a_comparison_and_once(tmp_path):
+    """With a single panel each comparison has its own p; several lose only to Holm over them."""
+    (claim,) = judge(tmp_path, made({**BEST, "where": {"data": "X"}}))
+    for one, other in zip(claim.comparisons, "BC", strict=True):
+        own, than = (np.array(OWN[name, "X"]) + EASE for name in ("A", other))
+        assert one.p == pytest.approx(stats.ttest_rel(own, than).pvalue)
+        assert one.panels[0].p == one.p
+    (both,) = judge(tmp_path / "2", made(BEST))
+    raw = [stats.ttest_1samp(np.array(OWN["A", data]) - OWN["B", data], 0).pvalue for data in "XY"]
+    assert [panel.p for panel in both.comparisons[0].panels] == pytest.approx(holm(raw))
+
+
+def test_different_claims_about_refused_runs_are_not_the_same(tmp_path):
+    first, second = ({**BEST, "than": other} for other in "BC")
+
+    def entry(number: str, claim: dict):
+        made_up = study(
+            tmp_path / number,
+            made(claim),
+            curves,
+            lambda labels, seed: "refused",
+            facts=lambda *_: {"partition_hash": "x"},
+        )
+        found = build_entry(made_up, tmp_path)
+        found.number = number
+        return found
+
+    table, other, same = entry("Table 1", first), entry("Table 2", second), entry("Table 3", first)
+    mark_repeats([table, other, same])
+    assert [one.claims[0].repeats for one in (table, other, same)] == ["", "", "Table 1"]
 
 
 def test_a_row_a_run(tmp_path):

@@ -4,7 +4,6 @@ have.
 
 from __future__ import annotations
 
-import gc
 import math
 import warnings
 
@@ -15,16 +14,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedbench.report.significance import holm, mcnemar, mcnemar_pooled, paired
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_heap():
-    """statsmodels collects garbage in every call of Holm's correction; with all of torch on the
-    heap that is slow.
-    """
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def outcomes(n01: int, n10: int, both: int = 7):

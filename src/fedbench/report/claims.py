@@ -58,6 +58,8 @@ class PairedRuns:
     published: float | None
     untestable: str  # why these runs decide nothing, or nothing
     runs: str  # which they are, to recognise the same comparison elsewhere
+    seeds: tuple[int, ...]  # of the scores
+    spread: float = 0.0  # the larger published standard deviation of the two
 
 
 def judge_claims(values: Values, published: Sequence[Published]) -> list[Claim]:
@@ -99,11 +101,11 @@ def _judge(
     if measure.name == "mcnemar":
         return _all_significant(spec, measure, values, frame)
     pairs = list(_paired_runs(spec, measure, values, frame, published))
-    claimed = _range(spec, measure, published)
-    if claimed is None:
+    claimed = [_range(spec, measure, pair) for pair in pairs]
+    if None in claimed:
         why = f"it states no margin, and {measure.label} has no usual one"
         return Claim(text, NOT_TESTABLE, why, key=frozenset([text]))
-    claim = _over_pairs(text, pairs, claimed, measure, frame)
+    claim = _over_pairs(text, pairs, [one for one in claimed if one is not None], measure)
     if claim.outcome != NOT_TESTABLE:
         tested = {_name(pair) for pair in pairs if not pair.untestable}
         claim.untested = _untested(spec, measure, values.study.experiment, tested)
@@ -150,9 +152,7 @@ def _untested(
     return "; ".join(parts) or f"{len(missing)} of {len(wanted)} comparisons"
 
 
-def _range(
-    spec: Mapping[str, Any], measure: Measure, published: Sequence[Published]
-) -> Range | None:
+def _range(spec: Mapping[str, Any], measure: Measure, pair: PairedRuns) -> Range | None:
     """Where the claim says that the difference lies; None for an equivalence without a margin."""
     if "by" in spec or "between" in spec:
         low, high = (float(limit) for limit in spec.get("by") or spec["between"])
@@ -164,8 +164,7 @@ def _range(
     elif not (measure.is_accuracy or measure.parameters.get("percent")):
         return None
     else:
-        spreads = [one.std for one in published if one.measure == measure.label and one.std]
-        margin = max([LEAST_MARGIN, *(2 * spread for spread in spreads)])
+        margin = max(LEAST_MARGIN, 2 * pair.spread)
     return Range(-margin, margin, closed=True)
 
 
@@ -184,6 +183,7 @@ def _paired_runs(
         for one in published
         if one.flag == ""
     }
+    spreads = {(frozenset(one.labels.items()), one.measure): one.std for one in published}
     if _is_within(spec):
         yield from _within_a_run(spec, measure, values, within, axes, printed)
         return
@@ -191,10 +191,8 @@ def _paired_runs(
     sign = 1.0 if measure.higher_is_better or "equal" in spec else -1.0
     for labels, one, two, *both in _sided(spec, axes, within):
         own, other = _same_seeds(*both)
-        numbers = [
-            printed.get((frozenset({**labels, axis: name}.items()), measure.label))
-            for name in (one, two)
-        ]
+        keys = [(frozenset({**labels, axis: name}.items()), measure.label) for name in (one, two)]
+        numbers = [printed.get(key) for key in keys]
         yield PairedRuns(
             one,
             two,
@@ -203,6 +201,8 @@ def _paired_runs(
             _difference(numbers, sign),
             _untestable(pd.concat([own, other])),
             f"{measure.name} {measure.parameters} {_names(own)} {_names(other)}",
+            tuple(own["seed"]),
+            max(spreads.get(key) or 0.0 for key in keys),
         )
 
 
@@ -278,6 +278,7 @@ def _within_a_run(
             _difference(numbers, sign),
             _untestable(panel),
             f"{measure.name} {measure.parameters} {other} {_names(panel)}",
+            tuple(panel["seed"]),
         )
 
 
@@ -329,24 +330,25 @@ def _untestable(runs: pd.DataFrame) -> str:
 
 
 def _names(runs: pd.DataFrame) -> str:
-    return ",".join(sorted(runs["folder"]))
+    """Which runs: by their folders; those that cannot be run have none, but labels and a seed."""
+    labels = runs.loc[:, :"status"].astype(str).agg(" ".join, axis=1)
+    return ",".join(sorted(runs["folder"].where(runs["folder"] != "", labels)))
 
 
 def _over_pairs(
-    text: str, pairs: list[PairedRuns], claimed: Range, measure: Measure, frame: pd.DataFrame
+    text: str, pairs: list[PairedRuns], claimed: list[Range], measure: Measure
 ) -> Claim:
-    key = frozenset(f"{claimed} {pair.runs}" for pair in pairs)
+    key = frozenset(f"{one} {pair.runs}" for one, pair in zip(claimed, pairs, strict=True))
     if not pairs:
         return Claim(text, NOT_TESTABLE, "left out at this scale", key=frozenset([text]))
     testable = [pair for pair in pairs if not pair.untestable]
     unit = "points" if measure.is_accuracy or measure.parameters.get("percent") else ""
-    effects = {id(pair): effect_of(*pair.scores) for pair in testable}
-    judged = judge_panels([effects[id(pair)] for pair in testable], claimed)
-    judgements = {id(pair): one for pair, one in zip(testable, judged, strict=True)}
     comparisons = []
     for sides in dict.fromkeys((pair.own, pair.other) for pair in pairs):
-        mine = [pair for pair in pairs if (pair.own, pair.other) == sides]
-        comparisons.append(_comparison(mine, effects, judgements, claimed))
+        mine = [place for place, pair in enumerate(pairs) if (pair.own, pair.other) == sides]
+        comparisons.append(
+            _comparison([pairs[place] for place in mine], [claimed[place] for place in mine])
+        )
     outcome = _together(comparisons)
     if not testable:
         why = "; ".join(dict.fromkeys(pair.untestable for pair in pairs))
@@ -354,23 +356,28 @@ def _over_pairs(
     return Claim(text, outcome, _told(comparisons, unit), unit, comparisons, key=key)
 
 
-def _comparison(
-    pairs: list[PairedRuns],
-    effects: Mapping[int, Effect],
-    judgements: Mapping[int, Judgement],
-    claimed: Range,
-) -> Comparison:
-    panels = [_panel(pair, effects.get(id(pair)), judgements.get(id(pair))) for pair in pairs]
-    testable = [pair for pair in pairs if not pair.untestable]
+def _comparison(pairs: list[PairedRuns], claimed: list[Range]) -> Comparison:
+    """Two sides over their panels. A single panel is judged by its own p."""
+    testable = [place for place, pair in enumerate(pairs) if not pair.untestable]
     if not testable:
+        panels = [_panel(pair, None, None) for pair in pairs]
         return Comparison(
             pairs[0].own, pairs[0].other, NOT_TESTABLE, reason=pairs[0].untestable, panels=panels
         )
+    effects = [effect_of(*pairs[place].scores, pairs[place].seeds) for place in testable]
+    ranges = [claimed[place] for place in testable]
+    judged = judge_panels(effects, ranges)
     if len(testable) == 1:
-        found = judgements[id(testable[0])]
+        found, parts = judged[0], testable
     else:
-        found = judge_together([effects[id(pair)] for pair in testable], claimed)
-    numbers = [pair.published for pair in testable if pair.published is not None]
+        found = judge_together(effects, ranges)
+        parts = [testable[place] for place in found.parts]
+    panels = []
+    known = iter(zip(effects, judged, strict=True))
+    for place, pair in enumerate(pairs):
+        effect, own = (None, None) if pair.untestable else next(known)
+        panels.append(_panel(pair, effect, own, counted=place in parts))
+    numbers = [pairs[place].published for place in parts]
     return Comparison(
         pairs[0].own,
         pairs[0].other,
@@ -379,14 +386,22 @@ def _comparison(
         found.low,
         found.high,
         found.p,
-        probability_of_improvement([pair.scores for pair in testable]),
-        sum(numbers) / len(numbers) if len(numbers) == len(testable) else None,
+        probability_of_improvement([pairs[place].scores for place in parts]),
+        _mean(numbers),
         found.reason,
         panels,
     )
 
 
-def _panel(pair: PairedRuns, effect: Effect | None, found: Judgement | None) -> Panel:
+def _mean(numbers: Sequence[float | None]) -> float | None:
+    """None if one of them is missing: a mean over other panels would be of something else."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) / len(known) if known and len(known) == len(numbers) else None
+
+
+def _panel(
+    pair: PairedRuns, effect: Effect | None, found: Judgement | None, counted: bool = False
+) -> Panel:
     if effect is None or found is None:
         return Panel(pair.setting, NOT_TESTABLE, published=pair.published, reason=pair.untestable)
     return Panel(
@@ -399,6 +414,7 @@ def _panel(pair: PairedRuns, effect: Effect | None, found: Judgement | None) -> 
         effect.seeds,
         pair.published,
         found.reason,
+        counted,
     )
 
 
@@ -459,11 +475,15 @@ def signed(value: float) -> str:
 def _all_significant(
     spec: Mapping[str, Any], measure: Measure, values: Values, frame: pd.DataFrame
 ) -> Claim:
-    """Whether every p is below the claim's limit: a count, as a p has no interval."""
+    """Whether every p is below the claim's limit: a count, as a p has no interval.
+
+    A larger p found no difference, which contradicts nothing; the other side far ahead does.
+    """
     text, limit = str(spec["text"]), float(spec["below"])
     where = spec.get("where") or {}
     cells = [cell for cell in values.study.cells if cell.cell.matches(where)]
     found: dict[str, float] = {}
+    behind: list[float] = []
     reasons = []
     few = 0
     wanted = [cell for cell in values.study.experiment.cells(PAPER) if cell.matches(where)]
@@ -476,8 +496,9 @@ def _all_significant(
             reasons.append(reason)
         elif value.number is not None:
             found[title(cell.labels)] = math.inf if value.behind else value.number
+            behind.append(value.number if value.behind else 1.0)
             few += len(cell.finished) < 3
-    key = frozenset([f"{measure.name} {measure.parameters} {sorted(frame['folder'])}"])
+    key = frozenset([f"{measure.name} {measure.parameters} {_names(frame)}"])
     if not found:
         why = "; ".join(dict.fromkeys(reasons))
         return Claim(text, NOT_TESTABLE if why else UNDECIDED, why or "not run yet", key=key)
@@ -488,7 +509,9 @@ def _all_significant(
         detail += f"; not: {', '.join(above[:TOLD])}{more}"
     if few:
         return Claim(text, UNDECIDED, f"{detail}; fewer than 3 seeds in {few} of them", key=key)
-    claim = Claim(text, CONTRADICTED if above else SUPPORTED, detail, key=key)
+    lost = min(holm(behind)) < SIGNIFICANT
+    outcome = CONTRADICTED if lost else UNDECIDED if above else SUPPORTED
+    claim = Claim(text, outcome, detail, key=key)
     claim.untested = f"{left} of {len(wanted)} cells" if left else ""
     return _in_part(claim)
 

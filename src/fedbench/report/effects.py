@@ -2,12 +2,14 @@
 
 A difference is always taken in the claim's favour: positive means "as claimed". One *panel* is one
 setting (a dataset, an alpha) in which two methods ran with the same seeds; its interval and p are
-those of a paired t-test. Over several panels the differences are averaged; the interval is a
-bootstrap over seeds within each panel, never narrower than that of Welch's t, which gives the p.
+those of a paired t-test. Over several panels the differences are averaged seed by seed, because
+runs with the same seed are not independent; the interval is a bootstrap over these seeds, never
+narrower than that of Student's t, which gives the p.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 SIGNIFICANT = 1 - CONFIDENCE
 FEWEST_SEEDS = 3
 RESAMPLES = 10_000
+NO_SPREAD = "all seeds differ by the same amount: no spread to judge by"
 BOOTSTRAP_SEED = 20211205  # any fixed number: the same runs give the same interval
 
 
@@ -34,6 +37,32 @@ class Score:
 
     value: float | None
     at_best: bool = False
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean difference with its standard error and the degrees of freedom of Student's t.
+
+    No error: there was no difference with any seed.
+    """
+
+    mean: float
+    error: float
+    freedom: float
+
+    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
+        half = float(stats.t.ppf((1 + confidence) / 2, self.freedom)) * self.error
+        return self.mean - half, self.mean + half
+
+    def p_above(self, limit: float) -> float:
+        """One-sided: how likely a mean this high is when the true one is `limit`."""
+        if not self.error:
+            return float(self.mean <= limit)
+        return float(stats.t.sf((self.mean - limit) / self.error, self.freedom))
+
+    def p_below(self, limit: float) -> float:
+        """The same for a mean this low."""
+        return Estimate(-self.mean, self.error, self.freedom).p_above(-limit)
 
 
 @dataclass(frozen=True)
@@ -53,11 +82,17 @@ class Effect:
     at_least: int = 0  # of the differences, those whose true value is larger
     at_most: int = 0  # those whose true value is smaller
     noise: float = 0.0  # what rounding may contribute to a difference
+    names: tuple[int, ...] = ()  # the seed of each difference; 0, 1, 2 ... unless given
 
     @property
     def seeds(self) -> int:
         """Seeds in which the two can be put in order."""
         return len(self.differences) + self.won + self.lost
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        names = self.names or tuple(range(len(self.differences)))
+        return dict(zip(names, self.differences, strict=True))
 
     @property
     def mean(self) -> float | None:
@@ -69,41 +104,25 @@ class Effect:
         spread = float(np.std(self.differences, ddof=1))
         return 0.0 if spread <= self.noise else spread**2 / len(self.differences)
 
-    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-        """Of the mean difference, by Student's t over seeds; None without any spread."""
+    @property
+    def estimate(self) -> Estimate | None:
+        """None with fewer than two seeds, or when all differ by the same amount other than 0."""
         if len(self.differences) < 2 or self.mean is None:
             return None
-        if not any(self.differences):
-            return 0.0, 0.0
-        if not self.variance:
+        if any(self.differences) and not self.variance:
             return None
-        reach = stats.t.ppf((1 + confidence) / 2, len(self.differences) - 1)
-        half = float(reach) * math.sqrt(self.variance)
-        return self.mean - half, self.mean + half
-
-    def p_above(self, limit: float) -> float | None:
-        """One-sided: how likely a mean this high is when the true one is `limit`."""
-        if len(self.differences) < 2 or self.mean is None:
-            return None
-        if not any(self.differences):
-            return 0.0 if limit < 0 else 1.0
-        if not self.variance:
-            return None
-        t = (self.mean - limit) / math.sqrt(self.variance)
-        return float(stats.t.sf(t, len(self.differences) - 1))
-
-    def p_below(self, limit: float) -> float | None:
-        """The same for a mean this low."""
-        turned = replace(self, differences=tuple(-one for one in self.differences))
-        return turned.p_above(-limit)
+        return Estimate(self.mean, math.sqrt(self.variance), len(self.differences) - 1)
 
 
-def effect_of(own: Sequence[Score], other: Sequence[Score]) -> Effect:
-    """Of two methods with the same seeds in the same order."""
+def effect_of(
+    own: Sequence[Score], other: Sequence[Score], seeds: Sequence[int] | None = None
+) -> Effect:
+    """Of two methods with the same seeds in the same order; `seeds` names them."""
     differences: list[float] = []
+    names: list[int] = []
     won = lost = idle = lacking = at_least = at_most = 0
     largest = 0.0
-    for one, two in zip(own, other, strict=True):
+    for seed, one, two in zip(seeds or range(len(own)), own, other, strict=True):
         if one.value is None or two.value is None:
             lacking += 1
             continue
@@ -116,12 +135,13 @@ def effect_of(own: Sequence[Score], other: Sequence[Score]) -> Effect:
             won += 1
         else:
             differences.append(one.value - two.value)
+            names.append(seed)
             largest = max(largest, abs(one.value), abs(two.value))
             at_most += one.at_best
             at_least += two.at_best
-    return Effect(
-        tuple(differences), won, lost, idle, lacking, at_least, at_most, noise=1e-12 * largest
-    )
+    noise = 1e-12 * largest
+    known = (won, lost, idle, lacking, at_least, at_most, noise, tuple(names))
+    return Effect(tuple(differences), *known)
 
 
 @dataclass(frozen=True)
@@ -149,37 +169,42 @@ class Judgement:
     high: float | None = None
     p: float | None = None  # corrected; of the side that decides, else of the nearer one
     reason: str = ""  # why nothing is decided, or what decides beside the interval
+    parts: tuple[int, ...] = ()  # of several panels together, the places of those that take part
 
 
-def judge_panels(effects: Sequence[Effect], claimed: Range) -> list[Judgement]:
-    """Each panel of a claim by itself, all p corrected by Holm for their number.
+def judge_panels(effects: Sequence[Effect], claimed: Range | Sequence[Range]) -> list[Judgement]:
+    """Each panel of a comparison by itself, all p corrected by Holm for their number.
 
     A claim of a difference is tested two-sided against 0, a claim of a range (equivalence among
     them) by two one-sided tests: inside is supported when both limits are rejected, outside is
-    contradicted when the interval lies beyond one of them.
+    contradicted when the interval lies beyond one of them. `claimed`: of all panels, or of each.
     """
-    inside = _corrected([_p_inside(effect, claimed) for effect in effects])
-    outside = _corrected([_p_outside(effect, claimed) for effect in effects])
-    return [_panel(*known, claimed) for known in zip(effects, inside, outside, strict=True)]
+    ranges = _for_each(effects, claimed)
+    raw = [
+        _p_values(effect.estimate if _measured(effect) else None, own)
+        for effect, own in zip(effects, ranges, strict=True)
+    ]
+    inside, outside = (_corrected([None if p is None else p[side] for p in raw]) for side in (0, 1))
+    return [_panel(*known) for known in zip(effects, ranges, raw, inside, outside, strict=True)]
 
 
-def _p_inside(effect: Effect, claimed: Range) -> float | None:
-    if effect.seeds < FEWEST_SEEDS or len(effect.differences) < FEWEST_SEEDS:
+def _for_each(effects: Sequence[Effect], claimed: Range | Sequence[Range]) -> list[Range]:
+    return [claimed] * len(effects) if isinstance(claimed, Range) else list(claimed)
+
+
+def _measured(effect: Effect) -> bool:
+    return len(effect.differences) >= FEWEST_SEEDS
+
+
+def _p_values(estimate: Estimate | None, claimed: Range) -> tuple[float, float] | None:
+    """Of lying in the claimed range, and two-sided of lying beyond the nearer limit."""
+    if estimate is None:
         return None
+    above, below = estimate.p_above(claimed.low), estimate.p_below(claimed.low)
     if math.isinf(claimed.high):  # two-sided, as a claim of a difference may fail on either side
-        p = effect.p_above(claimed.low)
-        return None if p is None else min(1.0, 2 * p)
-    both = effect.p_above(claimed.low), effect.p_below(claimed.high)
-    return None if None in both else max(p for p in both if p is not None)
-
-
-def _p_outside(effect: Effect, claimed: Range) -> float | None:
-    """Two-sided, of lying beyond the nearer limit."""
-    if effect.seeds < FEWEST_SEEDS or len(effect.differences) < FEWEST_SEEDS:
-        return None
-    low = effect.p_below(claimed.low)
-    high = 1.0 if math.isinf(claimed.high) else effect.p_above(claimed.high)
-    return None if low is None or high is None else min(1.0, 2 * min(low, high))
+        return min(1.0, 2 * above), min(1.0, 2 * below)
+    under, over = estimate.p_below(claimed.high), estimate.p_above(claimed.high)
+    return max(above, under), min(1.0, 2 * min(below, over))
 
 
 def _corrected(p_values: Sequence[float | None]) -> list[float | None]:
@@ -188,45 +213,75 @@ def _corrected(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def _panel(
-    effect: Effect, inside: float | None, outside: float | None, claimed: Range
+    effect: Effect,
+    claimed: Range,
+    raw: tuple[float, float] | None,
+    inside: float | None,
+    outside: float | None,
 ) -> Judgement:
-    interval = effect.interval()
-    low, high = interval if interval is not None else (None, None)
-    known = Judgement(UNDECIDED, effect.mean, low, high)
+    interval = effect.estimate.interval() if effect.estimate is not None else (None, None)
+    known = Judgement(UNDECIDED, effect.mean, *interval)
     if effect.seeds < FEWEST_SEEDS:
         return replace(known, reason=_too_few(effect))
     if effect.idle:
         return replace(known, reason=f"in {_count(effect.idle)} neither side got there")
-    if effect.won == effect.seeds and math.isinf(claimed.high):
-        return replace(known, outcome=SUPPORTED, reason="the other diverged with every seed")
-    if effect.lost == effect.seeds:
-        return replace(known, outcome=CONTRADICTED, reason="it diverged with every seed")
-    if len(effect.differences) < FEWEST_SEEDS:
+    if _diverged(effect):
+        return _by_divergence([effect], claimed)
+    if not _measured(effect):
         return replace(known, reason=_too_few(effect))
-    if inside is None or outside is None:
-        return replace(known, reason="all seeds differ by the same amount: no spread to judge by")
-    if not any(effect.differences) and claimed.holds(0.0) and not _blocks_support(effect, claimed):
+    if raw is None or inside is None or outside is None:
+        return replace(known, reason=NO_SPREAD)
+    return _decided(known, raw, (inside, outside), claimed, [effect])
+
+
+def _diverged(effect: Effect) -> bool:
+    """Whether one side did, with every seed."""
+    return effect.seeds in (effect.won, effect.lost)
+
+
+def _by_divergence(effects: Sequence[Effect], claimed: Range) -> Judgement:
+    """Of panels in each of which one side diverged with every seed."""
+    lost = [effect for effect in effects if effect.lost]
+    if len(lost) == len(effects):
+        return Judgement(CONTRADICTED, reason="it diverged with every seed")
+    if lost:
+        won = len(effects) - len(lost)
+        words = f"with every seed it diverged in {_count(len(lost), 'panel')}"
+        return Judgement(reason=f"{words}, the other in {won}")
+    outcome = SUPPORTED if math.isinf(claimed.high) else CONTRADICTED
+    return Judgement(outcome, reason="the other diverged with every seed")
+
+
+def _decided(
+    known: Judgement,
+    raw: tuple[float, float],
+    corrected: tuple[float, float],
+    claimed: Range,
+    effects: Sequence[Effect],
+) -> Judgement:
+    """By p, unless the interval, or a run without a number, stands against it.
+
+    Both pairs of p: of lying in the claimed range and of lying beyond it.
+    """
+    assert known.low is not None
+    assert known.high is not None
+    inside, outside = corrected
+    against = next(filter(None, (_blocks_support(one, claimed) for one in effects)), "")
+    if known.low == known.high and claimed.holds(0.0) and not against:
         return replace(known, outcome=SUPPORTED, p=inside, reason="no difference with any seed")
-    if inside < SIGNIFICANT:
-        blocked = _blocks_support(effect, claimed)
-        return replace(known, outcome=UNDECIDED if blocked else SUPPORTED, p=inside, reason=blocked)
-    if outside < SIGNIFICANT:
-        blocked = _blocks_contradiction(effect, claimed)
-        return replace(
-            known, outcome=UNDECIDED if blocked else CONTRADICTED, p=outside, reason=blocked
-        )
-    return replace(known, p=min(inside, outside), reason=_open(known, claimed))
-
-
-def _open(known: Judgement, claimed: Range) -> str:
-    """Why an interval decides nothing."""
-    if known.low is None or known.high is None:
-        return ""
-    if math.isinf(claimed.high) and (known.low > claimed.low or known.high < claimed.low):
-        return "decided by itself, but not after Holm's correction"
-    if math.isinf(claimed.high):
-        return f"the interval holds {claimed.low:g}"
-    return f"the interval reaches beyond {claimed.low:+g} to {claimed.high:+g}"
+    if inside < SIGNIFICANT and (not math.isinf(claimed.high) or known.low > claimed.low):
+        outcome = UNDECIDED if against else SUPPORTED
+        return replace(known, outcome=outcome, p=inside, reason=against)
+    if outside < SIGNIFICANT and (known.high < claimed.low or known.low > claimed.high):
+        against = next(filter(None, (_blocks_contradiction(one, claimed) for one in effects)), "")
+        outcome = UNDECIDED if against else CONTRADICTED
+        return replace(known, outcome=outcome, p=outside, reason=against)
+    reason = f"the interval reaches beyond {claimed.low:+g} to {claimed.high:+g}"
+    if min(corrected) >= SIGNIFICANT > min(raw):
+        reason = "decided by itself, but not after Holm's correction"
+    elif math.isinf(claimed.high):
+        reason = f"the interval holds {claimed.low:g}"
+    return replace(known, p=min(inside, outside), reason=reason)
 
 
 def _blocks_support(effect: Effect, claimed: Range) -> str:
@@ -249,8 +304,8 @@ def _blocks_contradiction(effect: Effect, claimed: Range) -> str:
     return ""
 
 
-def _count(seeds: int) -> str:
-    return f"{seeds} seed{'s' if seeds != 1 else ''}"
+def _count(number: int, what: str = "seed") -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _too_few(effect: Effect) -> str:
@@ -260,51 +315,95 @@ def _too_few(effect: Effect) -> str:
     return f"{_count(comparable)} to compare, at least {FEWEST_SEEDS} are needed"
 
 
-def judge_together(effects: Sequence[Effect], claimed: Range) -> Judgement:
+def judge_together(effects: Sequence[Effect], claimed: Range | Sequence[Range]) -> Judgement:
     """All panels of a comparison as one: their mean difference, each panel weighing the same.
 
-    Only panels with enough seeds take part. A bootstrap of two or three panels with three seeds
-    each cannot be wider than the values it has, so that Welch's interval is its least width. The p
-    is uncorrected: it is for the caller to correct over several comparisons.
+    Only panels with enough seeds take part; of several claimed ranges the mean is judged, as the
+    differences are. A bootstrap of few seeds cannot be wider than the values it has, so that
+    Student's interval is its least width. The p is uncorrected: it is for the caller to correct
+    over several comparisons.
     """
-    parts = [one for one in effects if len(one.differences) >= FEWEST_SEEDS and not one.idle]
-    if len(parts) < 2:
-        enough = f"{len(parts)} of {len(effects)} panels with at least {FEWEST_SEEDS} seeds"
-        return Judgement(reason=f"{enough}, two are needed")
-    mean = float(np.mean([part.mean for part in parts]))
-    variances = np.array([part.variance for part in parts]) / len(parts) ** 2
-    if not variances.any():
-        return Judgement(mean=mean, reason="all seeds differ by the same amount")
-    freedoms = np.array([len(part.differences) - 1 for part in parts])
-    freedom = float(variances.sum() ** 2 / (variances**2 / freedoms).sum())
-    error = math.sqrt(variances.sum())
-    low, high = bootstrap([part.differences for part in parts], freedom)
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
-    low, high = min(low, mean - reach), max(high, mean + reach)
-    above, below = (
-        float(stats.t.sf(sign * (mean - claimed.low) / error, freedom)) for sign in (1, -1)
+    ranges = _for_each(effects, claimed)
+    known = [
+        place
+        for place, one in enumerate(effects)
+        if one.seeds >= FEWEST_SEEDS and not one.idle and (_measured(one) or _diverged(one))
+    ]
+    if len(known) < 2:
+        enough = f"{len(known)} of {len(effects)} panels with at least {FEWEST_SEEDS} seeds"
+        return Judgement(reason=f"{enough}, two are needed", parts=tuple(known))
+    parts = tuple(place for place in known if _measured(effects[place]))
+    if not parts:
+        found = _by_divergence([effects[place] for place in known], ranges[0])
+        return replace(found, parts=tuple(known))
+    panels = [effects[place] for place in parts]
+    low, high = (
+        float(np.mean([getattr(ranges[place], end) for place in parts])) for end in ("low", "high")
     )
-    finite = not math.isinf(claimed.high)
-    over = float(stats.t.sf((mean - claimed.high) / error, freedom)) if finite else 1.0
-    under = float(stats.t.sf((claimed.high - mean) / error, freedom)) if finite else 0.0
-    inside = max(above, under) if finite else min(1.0, 2 * above)
-    outside = min(1.0, 2 * min(below, over))
-    known = Judgement(UNDECIDED, mean, low, high, min(inside, outside))
-    blocks = [_blocks_support(one, claimed) for one in effects]
-    if inside < SIGNIFICANT and (finite or low > claimed.low):
-        blocked = next((block for block in blocks if block), "")
-        return replace(known, outcome=UNDECIDED if blocked else SUPPORTED, p=inside, reason=blocked)
-    if outside < SIGNIFICANT and (high < claimed.low or low > claimed.high):
-        blocks = [_blocks_contradiction(one, claimed) for one in effects]
-        blocked = next((block for block in blocks if block), "")
-        return replace(
-            known, outcome=UNDECIDED if blocked else CONTRADICTED, p=outside, reason=blocked
-        )
-    return replace(known, reason=_open(known, claimed))
+    return replace(
+        _mean_judged(panels, replace(ranges[0], low=low, high=high), effects), parts=parts
+    )
 
 
-def bootstrap(panels: Sequence[Sequence[float]], freedom: float) -> tuple[float, float]:
-    """The interval of the mean of the panels' means, resampling seeds within each panel.
+def _mean_judged(panels: list[Effect], claimed: Range, effects: Sequence[Effect]) -> Judgement:
+    """The mean of the panels that have one; all `effects` may stand against it."""
+    samples = _samples(panels)
+    if any(len(sample.differences) < FEWEST_SEEDS for _, sample in samples):
+        words = f"fewer than {FEWEST_SEEDS} seeds that its panels have in common"
+        return Judgement(reason=words)
+    mean = float(sum(weight * np.mean(sample.differences) for weight, sample in samples))
+    estimate = _estimate(mean, samples, panels)
+    raw = _p_values(estimate, claimed)
+    if estimate is None or raw is None:
+        return Judgement(mean=mean, reason=NO_SPREAD)
+    low, high = estimate.interval()
+    if estimate.error:
+        drawn = bootstrap([(weight, one.differences) for weight, one in samples], estimate.freedom)
+        low, high = min(low, drawn[0]), max(high, drawn[1])
+    return _decided(Judgement(UNDECIDED, mean, low, high), raw, raw, claimed, effects)
+
+
+def _samples(panels: Sequence[Effect]) -> list[tuple[float, Effect]]:
+    """Independent samples, each with its weight in the mean of all panels.
+
+    A seed draws the same for all panels, so that panels with common seeds are one sample: their
+    means, seed by seed. Panels without any common seed are samples of their own.
+    """
+    groups: list[list[Effect]] = []
+    for panel in panels:
+        shared = [
+            group
+            for group in groups
+            if any(panel.by_seed.keys() & one.by_seed.keys() for one in group)
+        ]
+        groups = [group for group in groups if group not in shared]
+        groups.append([*itertools.chain(*shared), panel])
+    samples = []
+    for group in groups:
+        seeds = sorted(set.intersection(*(set(one.by_seed) for one in group)))
+        means = tuple(float(np.mean([one.by_seed[seed] for one in group])) for seed in seeds)
+        noise = max(one.noise for one in group)
+        samples.append((len(group) / len(panels), Effect(means, noise=noise, names=tuple(seeds))))
+    return samples
+
+
+def _estimate(
+    mean: float, samples: Sequence[tuple[float, Effect]], panels: Sequence[Effect]
+) -> Estimate | None:
+    """Of a weighted mean of independent samples, after Welch; of a single one, Student's t."""
+    variances = np.array([weight**2 * sample.variance for weight, sample in samples])
+    freedoms = np.array([len(sample.differences) - 1 for _, sample in samples])
+    if not variances.any():
+        differs = any(itertools.chain(*(panel.differences for panel in panels)))
+        return None if differs else Estimate(0.0, 0.0, float(freedoms.min()))
+    freedom = float(variances.sum() ** 2 / (variances**2 / freedoms).sum())
+    return Estimate(mean, math.sqrt(variances.sum()), freedom)
+
+
+def bootstrap(
+    samples: Sequence[tuple[float, Sequence[float]]], freedom: float
+) -> tuple[float, float]:
+    """The interval of the weighted mean of some samples, resampling seeds within each.
 
     Few seeds make a plain percentile interval too narrow, for two reasons (Hesterberg 2015): n
     resampled values spread less by a factor of sqrt((n - 1) / n), which is undone here, and normal
@@ -312,14 +411,14 @@ def bootstrap(panels: Sequence[Sequence[float]], freedom: float) -> tuple[float,
     """
     generator = np.random.default_rng(BOOTSTRAP_SEED)
     total = np.zeros(RESAMPLES)
-    for panel in panels:
-        values = np.asarray(panel, float)
-        drawn = values[generator.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1)
-        total += values.mean() + (drawn - values.mean()) * math.sqrt(
-            len(values) / (len(values) - 1)
-        )
+    for weight, sample in samples:
+        values = np.asarray(sample, float)
+        count = len(values)
+        drawn = values[generator.integers(count, size=(RESAMPLES, count))].mean(axis=1)
+        widened = (drawn - values.mean()) * math.sqrt(count / (count - 1))
+        total += weight * (values.mean() + widened)
     share = float(stats.norm.cdf(stats.t.ppf((1 - CONFIDENCE) / 2, freedom)))
-    low, high = np.quantile(total / len(panels), [share, 1 - share])
+    low, high = np.quantile(total, [share, 1 - share])
     return float(low), float(high)
 
 

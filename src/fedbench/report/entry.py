@@ -133,7 +133,7 @@ def _grids(values: Values, notes: Footnotes, published: list[Any]) -> list[Grid]
 
 def _rests_on(claim: Claim, entry: Entry, tuned: bool) -> str:
     """How much was run for a claim: seeds, scale, and whether the methods were tuned."""
-    seeds = {panel.seeds for one in claim.comparisons for panel in one.judged}
+    seeds = {panel.seeds for one in claim.comparisons for panel in one.judged or one.panels}
     parts = []
     if seeds:
         fewest, most = min(seeds), max(seeds)

@@ -84,10 +84,11 @@ class Panel:
     mean: float | None = None  # positive: as claimed
     low: float | None = None  # of the 95 % interval
     high: float | None = None
-    p: float | None = None  # corrected by Holm for all panels of the claim
+    p: float | None = None  # corrected by Holm for the panels of the comparison
     seeds: int = 0
     published: float | None = None  # the same difference between the paper's numbers
     reason: str = ""
+    counted: bool = False  # takes part in what is said of all panels together
 
 
 @dataclass
@@ -108,7 +109,8 @@ class Comparison:
 
     @property
     def judged(self) -> list[Panel]:
-        return [panel for panel in self.panels if panel.outcome != "not testable"]
+        """Those on which the numbers of the comparison rest."""
+        return [panel for panel in self.panels if panel.counted]
 
 
 @dataclass

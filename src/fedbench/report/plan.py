@@ -7,7 +7,6 @@ files alone.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import multiprocessing
@@ -256,9 +255,6 @@ def _in_processes(tasks: list[tuple[list[Job], str]], processes: int) -> Iterato
 def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Forked workers that leave Ctrl-C and SIGTERM to the parent; one that is killed ends the
     command with its reason.
-
-    What is loaded by then is frozen: a test of significance collects garbage every time, in all of
-    torch's objects.
     """
     fork = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(processes, mp_context=fork, initializer=_enter_pool)
@@ -277,7 +273,6 @@ def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
 def _enter_pool() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gc.freeze()
 
 
 def settle_jobs(task: tuple[list[Job], str]) -> list[Job]:

@@ -77,7 +77,7 @@ LATEX = {
 PLUMBING = "Smoke scale proves that everything runs. It judges nothing: no claim, no number."
 METHOD_OF_CLAIMS = (
     "Positive: as claimed. Differences are paired by seed; intervals of 95 % by Student's t over"
-    " seeds, p corrected by Holm for the panels of a claim, at least 3 seeds."
+    " seeds, p corrected by Holm for the panels of a comparison, at least 3 seeds."
 )
 FIELDS = (
     *("measured", "value", "published", "difference", "verdict", "marks", "detail"),
