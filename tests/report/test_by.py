@@ -112,3 +112,21 @@ def test_the_command_line_renders_by_settings(results, capsys, monkeypatch):
         cli.main()
     assert ended.value.code == 0
     assert "By algo, partition.alpha: 12 runs, 3 tables" in capsys.readouterr().out
+
+
+def test_a_sweep_that_was_run(fedbench):
+    """`-m` with two values of a setting: `--by` finds them, and reads what the runs wrote."""
+    words = ("-m", "client.lr=0.01,0.1", "rounds=1", "data.subset=100", "partition.clients=2")
+    outcome = fedbench(*words)
+    assert outcome.status == 0, outcome.err
+    entry, page = render_by(Path("results"), ["client.lr"])
+    assert (entry.done, entry.wanted) == (2, 2)
+    rates = ("0.01", "0.1")
+    assert [row.labels for row in entry.grids[0].rows] == [[rate] for rate in rates]
+    written = {}
+    for file in Path("results").glob("runs/*/*/summary.json"):
+        config = yaml.safe_load((file.parent / "config.yaml").read_text())
+        written[str(config["client"]["lr"])] = json.loads(file.read_text())["best_accuracy"]
+    shown = [row.cells[0].value for row in entry.grids[0].rows]
+    assert shown == pytest.approx([100 * written[rate] for rate in rates])
+    assert page.is_file()

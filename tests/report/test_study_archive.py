@@ -14,8 +14,12 @@ from support import study_small
 
 from fedbench.report import archive, cli
 from fedbench.report.execute import Executor
-from fedbench.report.experiment import load
+from fedbench.report.experiment import Cell, load
+from fedbench.report.measures import as_measure, readings
 from fedbench.report.plan import make_plans
+from fedbench.report.readers import Reading
+from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.runs import archive as runs_archive
 from fedbench.runs.archive import archive_run
 from fedbench.runs.folder import RunFolder
 
@@ -108,6 +112,59 @@ def test_an_archived_run_keeps_its_classes_and_notices_damage(results):
         np.testing.assert_array_equal(new[name], old[name])
     (target / "metrics.csv").write_text("round\n1\n")
     assert kept.finished() is None
+
+
+TUNED = study_small.TABLE.replace("small/table1", "small/tuned").replace(
+    "study:\n", "study:\n  tune: {grid: {client.lr: [0.01, 0.1]}, seed: 0, validation: 0.2}\n", 1
+)
+
+
+def measured(folder: Path, results: Path, spec: object) -> Reading:
+    """A measure of one run alone."""
+    cell = StudyCell(Cell({}, (), (0,)), [StudyRun(0, folder, "finished")])
+    study = Study(load("small/table1"), "decisive", [cell])
+    return readings(study, cell, as_measure("M", spec))[0]
+
+
+def test_tables_of_clients_are_kept_compressed_and_what_is_left_out_is_told(results, monkeypatch):
+    spec = {"name": "client_column", "column": "steps"}
+    source = next(results.glob("runs/*/*/summary.json")).parent
+    assert (source / "clients.csv").stat().st_size > 0
+    archive_run(RunFolder(source), Path("kept"))
+    kept = RunFolder(Path("kept"))
+    assert kept.examine(by_content=True)[1] == ""
+    assert not Path("kept/clients.csv").exists()
+    assert measured(Path("kept"), results, spec) == measured(source, results, spec)
+    assert measured(source, results, spec).state == "ok"
+    assert "model.safetensors" in kept.finished()["not_archived"]
+    with open("kept/clients.csv.gz", "ab") as file:
+        file.write(b"x")
+    assert kept.finished() is None
+    monkeypatch.setattr(runs_archive, "LARGEST_TABLE", 10)
+    archive_run(RunFolder(source), Path("smaller"))
+    assert measured(Path("smaller"), results, spec) == Reading(None, "not archived")
+    (source / "clients.csv").unlink()
+    assert measured(source, results, spec) == Reading(None, "damaged")
+
+
+def test_a_clone_goes_on_from_archived_trials(tmp_path, monkeypatch, capfd):
+    folder = study_small.write_configuration(tmp_path / "conf", tuned=TUNED)
+    study_small.use(folder, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    words = ("run", "--only", "small/tuned", "--scale", "decisive")
+    assert tables(monkeypatch, *words) == 0
+    assert tables(monkeypatch, "archive", "results", "--only", "small/tuned") == 0
+    assert "4 runs added" in capfd.readouterr().out  # the trials; the best ones are the runs
+    with open("results/archive/index.csv", newline="") as file:
+        uses = [row["experiments"] for row in csv.DictReader(file)]
+    assert sum("small/tuned (decisive, trials)" in use for use in uses) == 4
+    for name in ("runs", "studies", "tables", "report"):
+        shutil.rmtree(Path("results") / name)
+    assert tables(monkeypatch, *words) == 0
+    told = capfd.readouterr().out
+    assert "4 runs done, 0 to do" in told
+    assert "2 runs done, 0 to do" in told
+    assert not Path("results/runs").exists()
 
 
 def test_too_large_an_archive_is_one_line(results, monkeypatch, capfd):

@@ -57,7 +57,7 @@ FORMS = {
     *("conformal", "drift", "datasets", "several"),
 }
 WITHOUT_RUNS = ("drift", "datasets")
-ACCURACY = {"best_accuracy", "final_accuracy", "mean_accuracy_last"}
+ACCURACY = {"best_accuracy", "accuracy_at_best_val", "final_accuracy", "mean_accuracy_last"}
 
 
 def parts(experiment: Experiment) -> list[dict]:

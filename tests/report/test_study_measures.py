@@ -292,3 +292,16 @@ def test_mcnemar_is_refused_on_different_images(tmp_path, what):
     measure = as_measure("p", {"name": "mcnemar", "against": {"method": "A"}})
     found = Values(made, [measure]).of(made.cells[1], measure)
     assert (found.text, found.number) == ("-", None)
+
+
+def test_the_accuracy_of_the_round_that_validation_chooses(tmp_path):
+    def facts(labels, seed):
+        return {"accuracy_at_best_val": 0.5} if labels["method"] == "A" else {}
+
+    def files(labels, seed):
+        return metrics(0.5, 0.8)
+
+    (found,) = read(tmp_path / "1", "accuracy_at_best_val", files, facts=facts)
+    assert (found.value, found.state) == (50.0, "ok")
+    (without,) = read(tmp_path / "2", "accuracy_at_best_val", files, method="B", facts=facts)
+    assert (without.value, without.state) == (None, "missing")

@@ -13,6 +13,7 @@ from fedbench import train
 from fedbench.parallel import devices
 from fedbench.report import plan as plans
 from fedbench.report.experiment import Cell, chosen, load, names
+from fedbench.report.notes import Footnotes
 from fedbench.report.plan import Job, make_plans, plan_file, read_plan, settle_jobs
 
 AXES = {
@@ -287,3 +288,31 @@ def test_seeds_of_a_run_that_is_fedavg_by_construction_have_the_folders_of_fedav
     asked, fedavg = ([job.folder for job in jobs[name]] for name in ("asked", "fedavg"))
     assert asked == fedavg
     assert len(set(asked)) == 2
+
+
+def test_a_run_that_is_fedavgs_by_construction_says_so_in_its_cell(small, tmp_path):
+    """For every seed, in the plan that is kept, and as a footnote."""
+    experiment = load("small/table1")
+    cell = Cell({"method": "FedProx"}, ("algo=fedprox", "algo.mu=0"), (0, 1))
+    jobs = [Job(experiment.job(cell, seed, "decisive"), seed) for seed in cell.seeds]
+    settled = settle_jobs((jobs, "results"))
+    assert [job.problem for job in settled] == ["", ""]
+    assert all("is FedAvg to the bit, because" in job.instead for job in settled)
+    assert "/digits-mlp-dirichlet0.5-fedavg/" in settled[1].folder
+    plans.Plan.of_jobs(experiment, "decisive", settled).write(Path("results"), "")
+    kept, _ = read_plan(Path("results"), "small/table1", "decisive")
+    assert [job.instead for job in kept.jobs] == [job.instead for job in settled]
+    show = {"form": "table", "rows": ["method"], "measures": {"Best": "best_accuracy"}}
+    made = study_folders.study(
+        tmp_path / "runs",
+        study_folders.experiment(show, {"method": {"A": "", "B": ""}}),
+        lambda labels, seed: study_folders.metrics(0.5),
+    )
+    for run in made.cells[0].runs:
+        run.instead = settled[0].instead
+    notes = Footnotes(made)
+    first, second = (notes.marks(cell) for cell in made.cells)
+    assert [notes.footnotes()[mark] for mark in first] == [
+        f"By construction, {settled[0].instead}."
+    ]
+    assert second == []

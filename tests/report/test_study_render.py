@@ -163,7 +163,9 @@ def test_results_without_plans_are_one_line(results, tables, only, told):
 def test_a_folder_that_is_not_there_or_a_scale_that_was_not_planned_is_one_line(results, tables):
     assert tables("nowhere")[::2] == (
         2,
-        "fedbench-tables: results=nowhere: there is no such folder\n",
+        "fedbench-tables: results=nowhere: there is no such folder; `make reproduce-tables` or"
+        " `fedbench experiment=...` makes runs, and results/archive has what was kept, if there is"
+        " one\n",
     )
     status, _, err = tables("results", "--scale", "paper")
     assert (status, len(err.splitlines())) == (2, 1)

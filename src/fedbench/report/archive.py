@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedbench.core.errors import BadInput
 from fedbench.core.files import write_atomically
-from fedbench.report.plan import Plan
+from fedbench.report.plan import Plan, plan_file
 from fedbench.report.spec import SCALES
 from fedbench.runs.archive import ARCHIVE, archive_run
 from fedbench.runs.folder import RunFolder
@@ -42,9 +42,11 @@ COLUMNS = (
 
 
 def archive_plans(plans: list[Plan], results: Path) -> int:
-    """Add the finished runs of these plans; returns how many were new."""
+    """Add the finished runs of these plans and of their trials; returns how many were new."""
     place, new = results / ARCHIVE, 0
-    for plan in plans:
+    files = [plan_file(results, plan.experiment, plan.scale, trials=True) for plan in plans]
+    trials = [plan for plan in map(Plan.read, files) if plan is not None]
+    for plan in [*trials, *plans]:
         finished = False
         for job in plan.jobs:
             if not job.folder:
@@ -67,12 +69,13 @@ def archive_plans(plans: list[Plan], results: Path) -> int:
     return new
 
 
-def archived_plans(results: Path) -> list[Plan]:
-    """The plans that lie in an archive."""
+def archived_plans(results: Path, trials: bool = False) -> list[Plan]:
+    """The plans that lie in an archive; `trials`: those of the trials."""
     place = results / ARCHIVE / "studies"
+    ending = ".trials" if trials else ""
     found = []
-    for file in sorted(place.rglob("*.json")):
-        if file.stem.rpartition(".")[2] in SCALES:
+    for file in sorted(place.rglob(f"*{ending}.json")):
+        if file.stem.removesuffix(ending).rpartition(".")[2] in SCALES:
             plan = Plan.read(file)
             if plan is not None:
                 found.append(plan)
@@ -83,9 +86,10 @@ def _index(place: Path) -> str:
     """All archived runs, each with the experiments that it belongs to."""
     users: dict[str, list[str]] = {}
     words: dict[str, str] = {}
-    for plan in archived_plans(place.parent):
+    for plan in [*archived_plans(place.parent), *archived_plans(place.parent, trials=True)]:
+        use = f"{plan.scale}, trials" if plan.trials else plan.scale
         for job in plan.jobs:
-            users.setdefault(job.folder, []).append(f"{plan.experiment} ({plan.scale})")
+            users.setdefault(job.folder, []).append(f"{plan.experiment} ({use})")
             words.setdefault(job.folder, " ".join(job.words))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -118,6 +118,8 @@ def _after_their_trials(
         return list(studies)
     with console.status("planning trials"):
         settle(tried, options.results, available_cores())
+    for _, plan in tried:
+        plan.write(options.results, "")
     say(console, "Trials, by whose validation accuracy settings are chosen:")
     result.with_earlier(run_plans([plan for _, plan in tried], options, console))
     ready: list[tuple[Experiment, str]] = []

@@ -39,9 +39,8 @@ def status_of(job: Job, results: Path) -> StudyRun:
     folder = find_run(results, job.folder)
     summary, damage = folder.examine(by_content=False)
     if summary is not None:
-        return StudyRun(
-            job.seed, folder.path, DIVERGED if summary["status"] == "diverged" else FINISHED
-        )
+        status = DIVERGED if summary["status"] == "diverged" else FINISHED
+        return StudyRun(job.seed, folder.path, status, instead=job.instead)
     if _is_locked(folder.path):
         return StudyRun(job.seed, folder.path, RUNNING)
     failure = folder.path / FAILURE
@@ -70,7 +69,10 @@ def kept_plans(results: Path, experiments: list[str], scale: str | None = None) 
     anything was run.
     """
     if not results.is_dir():
-        raise BadInput(f"results={results}: there is no such folder")
+        raise BadInput(
+            f"results={results}: there is no such folder; `make reproduce-tables` or `fedbench"
+            " experiment=...` makes runs, and results/archive has what was kept, if there is one"
+        )
     plans = []
     for name in experiments:
         scales = [scale] if scale else list(reversed(SCALES))

@@ -11,7 +11,7 @@ from typing import Any
 from fedbench.core.errors import BadInput, nearest
 from fedbench.report.experiment import REFERENCE
 from fedbench.report.readers import ACCURACIES, READERS, UNREACHED, UNREADABLE, Reading
-from fedbench.report.runs import DIVERGED, Study, StudyCell
+from fedbench.report.runs import DIVERGED, Study, StudyCell, StudyRun
 
 OF_ANOTHER = ("speed_up", "ratio_to", "difference_to", "place")  # `of` names the measure
 DERIVED = (*OF_ANOTHER, "mcnemar")  # not read off a run, but from several cells
@@ -76,11 +76,16 @@ def readings(study: Study, cell: StudyCell, measure: Measure) -> list[Reading]:
 
 
 def _read(reader: Callable[..., Reading], *arguments: Any) -> Reading:
-    """A file that is damaged costs the cell this seed, and says so; it costs the others nothing."""
+    """A file that is damaged costs the cell this seed, and says so; it costs the others nothing.
+
+    So does a file that the archive leaves out, which is no damage.
+    """
     try:
         return reader(*arguments)
-    except UNREADABLE:
-        return Reading(None, "damaged")
+    except UNREADABLE as error:
+        run: StudyRun = arguments[2]
+        left_out = isinstance(error, FileNotFoundError) and "not_archived" in run.summary
+        return Reading(None, "not archived" if left_out else "damaged")
 
 
 def is_reference(cell: StudyCell) -> bool:

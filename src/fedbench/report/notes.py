@@ -51,6 +51,8 @@ class Footnotes:
                 )
             elif data["note"] and "subset" not in data["note"]:
                 texts.append(f"Data: {data['name']}, {data['note']}.")
+            if run.instead:
+                texts.append(f"By construction, {run.instead}.")
             texts += [f"Caveat: {caveat}." for caveat in run.summary["caveats"]]
             if run.status == DIVERGED:
                 cause = run.summary["diverged"]

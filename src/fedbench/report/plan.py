@@ -42,7 +42,7 @@ from fedbench.runs.folder import RunFolder
 from fedbench.runs.identity import identity, label, run_id
 from fedbench.runs.prepared import PreparedRun
 
-KEPT = ("words", "seed", "folder", "problem", "broken", "work")  # of a job
+KEPT = ("words", "seed", "folder", "problem", "broken", "work", "instead")  # of a job
 
 
 @dataclass
@@ -57,6 +57,7 @@ class Job:
     # The checked configuration, pickled; while planning and running.
     config: bytes = field(default=b"", repr=False)
     broken: bool = False  # not refused: the program failed on it, and `problem` is the traceback
+    instead: str = ""  # why it is the run of another algorithm than its words ask for
 
 
 @dataclass
@@ -77,6 +78,7 @@ class Plan:
     folders: tuple[str, ...] = ()  # the user's, one of which has the experiment's file
     stamp: str = ""  # under which it was kept
     remarks: list[str] = field(default_factory=list)  # what its trials chose
+    trials: bool = False  # by which settings are chosen, kept in a file of their own
 
     @classmethod
     def read(cls, file: Path) -> Plan | None:
@@ -86,7 +88,9 @@ class Plan:
             cells = [_read_cell(kept) for kept in content["cells"]]
             names = (content["experiment"], content["scale"])
             remarks = [str(remark) for remark in content["remarks"]]
-            return cls(*names, cells, tuple(content["folders"]), str(content["stamp"]), remarks)
+            folders, stamped = tuple(content["folders"]), str(content["stamp"])
+            trials = bool(content["trials"])
+            return cls(*names, cells, folders, stamped, remarks, trials)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -101,7 +105,7 @@ class Plan:
         return cls(experiment.name, scale, cells, experiment.folders)
 
     def file(self, results: Path) -> Path:
-        return plan_file(results, self.experiment, self.scale)
+        return plan_file(results, self.experiment, self.scale, self.trials)
 
     def write(self, results: Path, stamp: str) -> None:
         cells = [
@@ -118,6 +122,7 @@ class Plan:
             "folders": self.folders,
             "stamp": stamp,
             "remarks": self.remarks,
+            "trials": self.trials,
             "cells": cells,
         }
         write_atomically(self.file(results), json.dumps(content, indent=1) + "\n")
@@ -129,8 +134,8 @@ def _read_cell(kept: dict[str, Any]) -> PlannedCell:
     return PlannedCell(Cell(dict(kept["labels"]), tuple(kept["overrides"]), seeds), jobs)
 
 
-def plan_file(results: Path, experiment: str, scale: str) -> Path:
-    return results / "studies" / f"{experiment}.{scale}.json"
+def plan_file(results: Path, experiment: str, scale: str, trials: bool = False) -> Path:
+    return results / "studies" / f"{experiment}.{scale}{'.trials' if trials else ''}.json"
 
 
 def read_plan(results: Path, experiment: str, scale: str) -> tuple[Plan, str] | None:
@@ -233,7 +238,7 @@ def settle(
         for own in done:
             for job in groups[place][own.seed]:
                 job.words = [job.words[0], *own.words[1:]]
-                for key in ("folder", "problem", "broken", "work", "config"):
+                for key in ("folder", "problem", "broken", "work", "instead", "config"):
                     setattr(job, key, getattr(own, key))
         told(place + 1, len(alike))
 
@@ -319,7 +324,8 @@ def _settled(words: list[str], seed: int, results: str) -> tuple[Job, PreparedRu
             raise
         return Job(words, seed, archived, work=work_of(config)), None
     folder = os.path.relpath(prepared.folder.path, results)
-    return Job(words, seed, folder, work=work_of(config), config=packed), prepared
+    job = Job(words, seed, folder, work=work_of(config), config=packed, instead=prepared.instead)
+    return job, prepared
 
 
 def _archived(words: list[str], config: Config, results: Path) -> str | None:
@@ -335,7 +341,12 @@ def _archived(words: list[str], config: Config, results: Path) -> str | None:
 
 @cache
 def _plans_of(archive: Path, experiment: str) -> list[Plan]:
-    plans = [Plan.read(plan_file(archive, experiment, scale)) for scale in SCALES]
+    files = [
+        plan_file(archive, experiment, scale, trials)
+        for scale in SCALES
+        for trials in (False, True)
+    ]
+    plans = [Plan.read(file) for file in files]
     return [plan for plan in plans if plan is not None]
 
 
@@ -359,7 +370,8 @@ def _with_seed(like: Job, prepared: PreparedRun, job: Job) -> Job:
     own = [word for word in like.words if word != f"seed={like.seed}"]
     place = like.words.index(f"seed={like.seed}")
     words = [*own[:place], f"seed={seed}", *own[place:]]
-    return Job(words, seed, folder, work=like.work, config=pickle.dumps(config))
+    packed = pickle.dumps(config)
+    return Job(words, seed, folder, work=like.work, config=packed, instead=like.instead)
 
 
 def _seeds_are_alike(job: Job, prepared: PreparedRun) -> bool:

@@ -30,7 +30,10 @@ COSTS = {  # measures of what it took to reach a target: their series and its un
     "gradients_to": ("gradients", "gradients"),
     "seconds_to": ("seconds", "seconds"),
 }
-ACCURACIES = ("best_accuracy", "final_accuracy", "mean_accuracy_last", "area")
+ACCURACIES = (
+    *("best_accuracy", "accuracy_at_best_val", "final_accuracy"),
+    *("mean_accuracy_last", "area"),
+)
 UNREACHED = (*COSTS, "stays_above")  # of less is better, and it may never be reached
 PERCENT = 100.0
 
@@ -40,7 +43,7 @@ class Reading:
     """A number of one run; or why there is none, such as unreached up to `limit`."""
 
     value: float | None
-    state: str = "ok"  # ok, missing, damaged, diverged, unreached, no target
+    state: str = "ok"  # ok, missing, damaged, not archived, diverged, unreached, no target
     limit: float | None = None
 
 
@@ -56,6 +59,14 @@ def cost_series(run: StudyRun, kind: str) -> pd.Series:
 
 def _accuracy(key: str) -> Callable[..., Reading]:
     return lambda study, cell, run, parameters: Reading(PERCENT * run.summary[key])
+
+
+def _accuracy_at_best_val(
+    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+) -> Reading:
+    """On the test set, in the round that is the best one on validation data, if there are any."""
+    accuracy = run.summary.get("accuracy_at_best_val")
+    return Reading(None, "missing") if accuracy is None else Reading(PERCENT * accuracy)
 
 
 def _mean_accuracy_last(
@@ -304,6 +315,7 @@ def sibling(study: Study, cell: StudyCell, changed: dict[str, Any]) -> StudyCell
 
 READERS: dict[str, Callable[..., Reading]] = {
     "best_accuracy": _accuracy("best_accuracy"),
+    "accuracy_at_best_val": _accuracy_at_best_val,
     "final_accuracy": _accuracy("final_accuracy"),
     "mean_accuracy_last": _mean_accuracy_last,
     "area": _area,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class StudyRun:
     )  # None when the configuration was refused, for example because its data are not here
     status: str
     problem: str = ""  # of a failed or refused run, in one line
+    instead: str = ""  # why it is the run of another algorithm than its words ask for
 
     @property
     def done(self) -> bool:
@@ -69,7 +71,11 @@ class StudyRun:
 
     def table(self, name: str) -> pd.DataFrame:
         """metrics.csv (a row for each evaluated round), clients.csv, conformal.csv ..."""
-        text = self.file(name).read_text()
+        packed = self.file(f"{name}.gz")  # of an archived run
+        if packed.is_file():
+            text = gzip.decompress(packed.read_bytes()).decode()
+        else:
+            text = self.file(name).read_text()
         if not text.endswith("\n"):  # pandas would read half a number as a number
             raise ValueError(f"{self.file(name)} is cut off")
         return pd.read_csv(io.StringIO(text))

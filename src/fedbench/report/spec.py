@@ -221,6 +221,7 @@ MEASURES: dict[str, type[Measure]] = {
     "oscillation": Oscillation,
     "stays_above": StaysAbove,
     "best_accuracy": Measure,
+    "accuracy_at_best_val": Measure,
     "final_accuracy": Measure,
     "mean_accuracy_last": LastRounds,
     "area": Measure,

@@ -36,7 +36,7 @@ def trial_plan(experiment: Experiment, scale: str) -> Plan:
             trial = _with_words(cell, words, tune.seed)
             job = Job(experiment.job(trial, tune.seed, scale), tune.seed)
             cells.append(PlannedCell(trial, [job]))
-    return Plan(experiment.name, scale, cells, experiment.folders)
+    return Plan(experiment.name, scale, cells, experiment.folders, trials=True)
 
 
 def _with_words(cell: Cell, words: tuple[str, ...], seed: int) -> Cell:

@@ -11,6 +11,7 @@ from fedbench.report.statistics import Censored, Summary, censored, plain, summa
 NOT_RUN = (
     "missing",
     "damaged",
+    "not archived",
     "no target",
 )  # states of readings that say nothing about the method
 
@@ -127,6 +128,7 @@ def _seed_words(reading: Reading, decimals: int | None) -> str:
         return {
             "diverged": "*",
             "damaged": "damaged",
+            "not archived": "not archived",
             "unreached": f"> {plain(reading.limit or 0.0)}",
         }.get(reading.state, "-")
     return f"{reading.value:.{decimals}f}" if decimals is not None else plain(reading.value)

@@ -49,6 +49,8 @@ def _definition(measure: Measure) -> str:
         return f"{COSTS[measure.name][1]} {until}, median over seeds"
     if measure.name == "mean_accuracy_last":
         return f"mean over the evaluations of the last {parameters['rounds']} rounds"
+    if measure.name == "accuracy_at_best_val":
+        return "test accuracy in the round with the best validation accuracy"
     if measure.name == "area":
         return "mean test accuracy over all rounds (the area under the curve)"
     if parameters.get("over_seeds") == "maximum":

@@ -1,12 +1,14 @@
 """Runs that belong to the project: `results/archive/runs/<label>/<id>`, small and in plain files.
 
 An archived run is the folder of a finished run without what can be computed from it or is large:
-its summary, configuration, curves and predicted classes remain, with their checksums. Whoever has
+its summary, configuration, curves, predicted classes and, compressed, tables of clients remain,
+with their checksums; the summary names what was left out. Whoever has
 the archive can make tables of it without running anything.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -22,8 +24,8 @@ from fedbench.runs.identity import NOT_DATA, NOT_IDENTITY, NOT_MODEL, NOT_RUNTIM
 
 ARCHIVE = "archive"
 KEPT = ("config.yaml", "metrics.csv", "predictions.npz")
-KEPT_WHEN_SMALL = ("clients.csv", "conformal.csv", "partition.csv", "local_tests.csv")
-SMALL = 200_000  # bytes
+TABLES = ("clients.csv", "conformal.csv", "partition.csv", "local_tests.csv")  # kept as .gz
+LARGEST_TABLE = 200_000  # bytes, compressed
 
 
 def find_run(results: Path, folder: str) -> RunFolder:
@@ -47,11 +49,14 @@ def archive_run(run: RunFolder, target: Path) -> None:
         if file.is_file():
             content = _packed(file) if file.suffix == ".npz" else file.read_bytes()
             write_atomically(target / name, content)
-    for name in KEPT_WHEN_SMALL:
+    for name in TABLES:
         file = run.path / name
-        if file.is_file() and file.stat().st_size <= SMALL:
-            write_atomically(target / name, file.read_bytes())
+        content = gzip.compress(file.read_bytes(), mtime=0) if file.is_file() else b""
+        if content and len(content) <= LARGEST_TABLE:
+            write_atomically(target / f"{name}.gz", content)
     facts = {key: value for key, value in summary.items() if key not in ("files", "checksum")}
+    kept = {file.name.removesuffix(".gz") for file in target.iterdir()}
+    facts["not_archived"] = [name for name in summary["files"] if name not in kept]
     sealed = RunFolder(target).with_checksums(facts)
     write_atomically(target / SUMMARY, json.dumps(sealed, indent=1) + "\n")
 

@@ -35,6 +35,7 @@ CHECKED = (  # the files with a checksum, as far as a run has them; pictures can
     "softmax.npz",
     "conformal.csv",
     "model.safetensors",
+    *("partition.csv.gz", "clients.csv.gz", "local_tests.csv.gz", "conformal.csv.gz"),  # archived
 )
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 

@@ -185,6 +185,7 @@ COLUMN_WORDS = {
 }
 UNITS = {
     "best_accuracy": "%",
+    "accuracy_at_best_val": "%",
     "final_accuracy": "%",
     "mean_accuracy_last": "%",
     "area": "%",

@@ -23,7 +23,8 @@ def read_columns(run: StudyRun, file: str, *columns: str) -> pd.DataFrame:
     try:
         table = run.metrics if file == "metrics.csv" else run.table(file)
     except FileNotFoundError as error:
-        raise Lacking(f"No {file}") from error
+        archived = " in the archive" if "not_archived" in run.summary else ""
+        raise Lacking(f"No {file}{archived}") from error
     except UNREADABLE as error:  # an empty file among them
         raise Lacking(f"Damaged {file}") from error
     missing = [column for column in columns if column not in table]
