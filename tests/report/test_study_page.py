@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import pytest
 from support.study_entries import HOSTILE, LONG, SCRIPT, draw, hostile, made_up, table
 
+from fedbench.report.catalogue import Row
 from fedbench.report.model import Grid, GridCell, GridRow
 from fedbench.report.page import LARGEST_SVG, write_page
 
@@ -69,6 +70,21 @@ def page(report) -> Reader:
 def written(tmp_path: Path, *entries) -> str:
     write_page(list(entries), tmp_path / "index.html", tmp_path)
     return (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_what_the_page_does_not_show_is_named_with_its_state(tmp_path):
+    entries = made_up(tmp_path)
+    others = [
+        Row(entries[0].paper, "Figure 99", "A sketch", "not an experiment"),
+        Row("Another paper", "Table 7", "Losses", "not decided yet"),
+    ]
+    write_page(entries, tmp_path / "index.html", tmp_path, others)
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    overview = text[text.index('<table class="sortable overview">') :].split("</table>")[0]
+    for other in others:
+        (line,) = re.findall(rf"<tr [^>]*>(?:(?!</tr>).)*{other.title}.*?</tr>", overview, re.S)
+        assert all(word in line for word in (other.paper, other.number, other.state))
+    assert ">Another paper</th>" in overview
 
 
 def test_all_experiments_are_there(page, tmp_path):

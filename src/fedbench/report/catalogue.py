@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -149,14 +149,14 @@ def _training(experiment: Experiment, cell: Cell) -> tuple[int, str]:
     return int(work_of(config)["gradients"]), str(choices["model"])
 
 
-def rows(results: Path = RESULTS) -> list[Row]:
-    """Paper after paper: its experiments, then what is none."""
+def rows(results: Path = RESULTS, but: Collection[str] = ()) -> list[Row]:
+    """Paper after paper: its experiments, without those named in `but`, then what is none."""
     archived = {(plan.experiment, plan.scale): plan for plan in archived_plans(results)}
     left_out = not_experiments()
     found: list[Row] = []
     experiments = [load(name) for name in names()]
     for paper, members in itertools.groupby(experiments, key=lambda experiment: experiment.paper):
-        for experiment in members:
+        for experiment in (one for one in members if one.name not in but):
             largest = [archived.get((experiment.name, scale)) for scale in (PAPER, DECISIVE)]
             plan = next((plan for plan in largest if plan is not None), None)
             found.append(_row(experiment, plan, results))

@@ -14,7 +14,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -24,10 +24,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedbench.core.files import write_atomically
+from fedbench.report.catalogue import Row
 from fedbench.report.claims import describe
-from fedbench.report.experiment import OWN, not_experiments
+from fedbench.report.experiment import OWN
 from fedbench.report.model import (
-    NOT_AN_EXPERIMENT,
     OUTCOMES,
     SYMBOLS,
     Claim,
@@ -95,9 +95,11 @@ class Finding:
     plumbing: bool
 
 
-def write_page(entries: list[Entry], target: Path, results: Path) -> None:
+def write_page(
+    entries: list[Entry], target: Path, results: Path, others: Sequence[Row] = ()
+) -> None:
     """Write `target`; links to runs lead from there into `results`, so that both can be moved
-    together.
+    together. The overview names `others`, too: tables and figures that the page does not show.
     """
     style, script = (_file(name) for name in ("report.css", "report.js"))
     sections = _sections(entries)
@@ -106,11 +108,16 @@ def write_page(entries: list[Entry], target: Path, results: Path) -> None:
         (paper, f"paper-{number}", list(members))
         for number, (paper, members) in enumerate(groups, 1)
     ]
+    shown = {paper for paper, _, _ in papers}
+    beside: dict[str, list[Row]] = {}
+    for row in others:
+        beside.setdefault(row.paper, []).append(row)
     page = _environment(target, results).get_template("report.html")
     text = page.render(
         papers=papers,
         findings=[_finding(*paper) for paper in papers],
-        left_out=not_experiments(),
+        beside=beside,
+        papers_beside=[paper for paper in beside if paper not in shown],
         sections=sections,
         scales=_unique(entry.scale for entry in entries),
         commits=_unique(_short_commit(run.commit) for entry in entries for run in entry.runs),
@@ -152,7 +159,6 @@ def _environment(target: Path, results: Path) -> Environment:
     }
     environment.filters |= {"describe": describe, "places": _places}
     environment.globals |= {"symbols": SYMBOLS, "outcome_names": OUTCOMES, "own": OWN}
-    environment.globals["not_an_experiment"] = NOT_AN_EXPERIMENT
     return environment
 
 

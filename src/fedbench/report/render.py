@@ -10,9 +10,10 @@ from rich.console import Console
 
 from fedbench.core.files import write_atomically
 from fedbench.core.machine import available_cores
+from fedbench.report.catalogue import rows
 from fedbench.report.claims import mark_repeats
 from fedbench.report.entry import build_entry
-from fedbench.report.experiment import load, names
+from fedbench.report.experiment import OWN, load, names
 from fedbench.report.ledger import status_of, study_of
 from fedbench.report.model import Entry
 from fedbench.report.page import write_page
@@ -47,7 +48,9 @@ def render_all(
             entries.append(entry)
             status.update(f"rendering: {number} of {len(tasks)} experiments")
     mark_repeats(entries)
-    write_page(entries, results / "report" / "index.html", results)
+    of_papers = any(entry.paper != OWN for entry in entries)
+    others = rows(results, but=[entry.name for entry in entries]) if of_papers else []
+    write_page(entries, results / "report" / "index.html", results, others)
     if wandb:
         asked = {plan.experiment for plan in plans}
         for entry in entries:
