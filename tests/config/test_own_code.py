@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from support import experiments, own_files
@@ -96,6 +97,73 @@ def test_a_module_is_hashed_with_all_own_modules_that_it_imports(own_folder):
     (package / "deep" / "most.py").write_text("x = 2\n")
     after = code(own_folder, "target.Own")
     assert {name for name in before if before[name] != after[name]} == {"pieces.deep.most"}
+
+
+TWIN = """
+    from dataclasses import dataclass
+
+    from fedbench import Modifier
+
+    @dataclass
+    class Scale(Modifier):
+        def update(self, local, memory):
+            local.update.mul_({factor})
+"""
+
+
+def test_two_classes_of_one_name_are_two_runs(fedbench, own_folder):
+    own_files.write(
+        own_folder,
+        modifier__scale="""
+            # @package algo.modifiers
+            scale:
+              _target_: twins.one.Scale
+        """,
+    )
+    package = own_folder / "twins"
+    package.mkdir()
+    for name, factor in (("one", 0.5), ("two", 0.25)):
+        (package / f"{name}.py").write_text(dedent(TWIN.format(factor=factor)))
+    (package / "__init__.py").write_text("from twins import one, two\n")
+    words = (*QUICK, "--config-dir", "own", "modifier=[scale]")
+    one = fedbench(*words)
+    two = fedbench(*words, "algo.modifiers.scale._target_=twins.two.Scale")
+    assert summary(one.folder)["own_code"] == summary(two.folder)["own_code"]
+    assert summary(one.folder)["digest"] != summary(two.folder)["digest"]
+    assert experiments.config("logger=none", "algo=scaffold").tree["model"]["type"] == "Mlp"
+
+
+def test_the_packages_of_a_module_count(own_folder):
+    inner = own_folder / "outer" / "inner"
+    inner.mkdir(parents=True)
+    (own_folder / "outer" / "__init__.py").write_text("import helper\nFACTOR = 1\n")
+    (inner / "__init__.py").write_text("")
+    (inner / "method.py").write_text("class Own: pass\n")
+    own_files.write(own_folder, helper="")
+    before = code(own_folder, "outer.inner.method.Own")
+    assert set(before) == {"helper", "outer", "outer.inner", "outer.inner.method"}
+    own_files.forget(own_folder)
+    (own_folder / "outer" / "__init__.py").write_text("import helper\nFACTOR = 2\n")
+    after = code(own_folder, "outer.inner.method.Own")
+    assert {name for name in before if before[name] != after[name]} == {"outer"}
+
+
+def test_a_module_that_is_imported_by_a_call_counts(own_folder):
+    own_files.write(own_folder, by_function="", by_name="", never="")
+    package = own_folder / "pieces"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "near.py").write_text("")
+    (package / "target.py").write_text(
+        "import importlib\nfrom importlib import import_module\n"
+        "importlib.import_module('by_function')\n"
+        "__import__('by_name')\n"
+        "import_module('.near', package=__package__)\n"
+        "print('never')\n"
+        "class Own: pass\n"
+    )
+    found = set(code(own_folder, "pieces.target.Own"))
+    assert found == {"by_function", "by_name", "pieces", "pieces.near", "pieces.target"}
 
 
 def test_the_hash_is_that_of_the_code_in_memory(own_folder):

@@ -1,10 +1,12 @@
 """A user's own classes: where they are found, and the code that decides the numbers with them.
 
 A `_target_` may name a class outside of fedbench, such as `mymethods.Clip`. Its code is part of a
-run's identity, as the settings are: the file of its module, and the files of all modules that this
-one imports, directly or indirectly, anywhere in its source. Left out are the standard library,
-fedbench itself, and installed packages other than the one that the class is in. Every file is read
-once, when the class is first asked for, so that the hash is that of the code in memory.
+run's identity, as the settings are: the file of its module, those of the packages that it lies in,
+and the files of all modules that these import, directly or indirectly, anywhere in their source, by
+a statement or by `import_module` and `__import__` with the name as a text. Left out are the
+standard library, fedbench itself, and installed packages other than the one that the class is in.
+Every file is read once, when the class is first asked for, so that the hash is that of the code in
+memory.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def _why_not(error: BaseException, module_name: str) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not _is_installed(Path(frame.filename)) and not _is_framework(Path(frame.filename))
+        if not _is_installed(Path(frame.filename)) and not _is_framework_file(Path(frame.filename))
     ]
     if isinstance(error, SyntaxError):
         reason, where = error.msg, f"{error.filename}, line {error.lineno}"
@@ -95,7 +97,7 @@ def code_of(modules: Iterable[str]) -> dict[str, str]:
     """These modules and the own ones that they import, without fedbench's, each with a hash."""
     found: dict[str, bytes] = {}
     for name in modules:
-        if name.split(".")[0] not in _FRAMEWORK:
+        if not is_framework(name):
             if _file_of(name) is None:
                 raise BadInput(f"{name}: must be a file, because its code is part of the run's id")
             found |= _with_imports(name)
@@ -109,7 +111,7 @@ def _with_imports(target: str) -> dict[str, bytes]:
     """The source of a module and of all own modules that it imports, directly or indirectly."""
     package = target.split(".")[0]
     found: dict[str, bytes] = {}
-    waiting = [target]
+    waiting = list(_prefixes(target))
     while waiting:
         name = waiting.pop()
         top = name.split(".")[0]
@@ -146,14 +148,31 @@ def _imports(source: bytes, name: str, is_package: bool) -> list[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*above, *filter(None, [base])])
+            base = _absolute(node.module or "", node.level, package)
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call):
+            given = _imported_by_call(node)
+            base = given.lstrip(".")
+            found.add(_absolute(base, len(given) - len(base), package))
     whole = {prefix for dotted in found for prefix in _prefixes(dotted)}
     skipped = (*sys.stdlib_module_names, *_FRAMEWORK, "")
     return [dotted for dotted in whole if dotted.split(".")[0] not in skipped]
+
+
+def _absolute(name: str, level: int, package: str) -> str:
+    """The whole name of a module that is `level` dots relative to a package."""
+    parts = package.split(".")
+    above = parts[: len(parts) - level + 1] if level else []
+    return ".".join(filter(None, [*above, name]))
+
+
+def _imported_by_call(call: ast.Call) -> str:
+    """What `importlib.import_module("helper")` or `__import__("helper")` names; else nothing."""
+    function, first = call.func, call.args[0] if call.args else None
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if name not in ("import_module", "__import__") or not isinstance(first, ast.Constant):
+        return ""
+    return first.value if isinstance(first.value, str) else ""
 
 
 def _prefixes(name: str) -> Iterator[str]:
@@ -196,5 +215,10 @@ def _is_installed(file: Path | None) -> bool:
     return inside or str(file).startswith("<") or any(part in file.parts for part in _INSTALLED)
 
 
-def _is_framework(file: Path) -> bool:
+def is_framework(module: str) -> bool:
+    """Whether a module is fedbench's own."""
+    return module.split(".")[0] in _FRAMEWORK
+
+
+def _is_framework_file(file: Path) -> bool:
     return file.is_relative_to(Path(__file__).parents[1])

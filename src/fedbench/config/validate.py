@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedbench.config import environment
 from fedbench.config.instantiate import as_dataclass, instantiate
-from fedbench.config.own_code import code_of
+from fedbench.config.own_code import code_of, is_framework
 from fedbench.config.schema import NEED_VALIDATION, Config, Scalars, check_combinations
 from fedbench.core.errors import BadInput, nearest, require, why_unresolved
 from fedbench.core.files import config_folder
@@ -235,7 +235,13 @@ def _plain_algorithm(algo: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(settings: Any) -> dict[str, Any]:
-    return {"type": type(settings).__name__, **_fields(settings)}
+    return {"type": _class_name(type(settings)), **_fields(settings)}
+
+
+def _class_name(kind: type) -> str:
+    """Of fedbench's classes the bare name, which is unique; of others with the module."""
+    own = is_framework(kind.__module__)
+    return kind.__name__ if own else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _fields(settings: Any) -> dict[str, Any]:
