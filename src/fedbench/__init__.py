@@ -11,7 +11,11 @@ __version__ = "0.1.0"
 _MODULES = {
     "fedbench.api": ("Run", "load_runs", "run"),
     "fedbench.core.errors": ("BadInput", "Interrupted", "MachineFault"),
-    "fedbench.algorithms.modifier": ("Modifier", "Needs", "last_layers"),
+    "fedbench.algorithms.modifier": ("Modifier", "Needs", "OnLastLayers", "last_layers"),
+    "fedbench.algorithms.aggregate": ("Mean",),
+    "fedbench.algorithms.server_optimizer": ("Add",),
+    "fedbench.algorithms.local_phases": ("Joint", "Phase"),
+    "fedbench.core.fields": ("choice", "count", "number"),
     "fedbench.algorithms.context": (
         "BindContext",
         "ClientResult",

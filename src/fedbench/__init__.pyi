@@ -1,3 +1,4 @@
+from fedbench.algorithms.aggregate import Mean as Mean
 from fedbench.algorithms.context import BindContext as BindContext
 from fedbench.algorithms.context import ClientResult as ClientResult
 from fedbench.algorithms.context import Clients as Clients
@@ -6,15 +7,22 @@ from fedbench.algorithms.context import Memory as Memory
 from fedbench.algorithms.context import RoundPlan as RoundPlan
 from fedbench.algorithms.context import State as State
 from fedbench.algorithms.context import StepPlan as StepPlan
+from fedbench.algorithms.local_phases import Joint as Joint
+from fedbench.algorithms.local_phases import Phase as Phase
 from fedbench.algorithms.modifier import Modifier as Modifier
 from fedbench.algorithms.modifier import Needs as Needs
+from fedbench.algorithms.modifier import OnLastLayers as OnLastLayers
 from fedbench.algorithms.modifier import last_layers as last_layers
+from fedbench.algorithms.server_optimizer import Add as Add
 from fedbench.api import Run as Run
 from fedbench.api import load_runs as load_runs
 from fedbench.api import run as run
 from fedbench.core.errors import BadInput as BadInput
 from fedbench.core.errors import Interrupted as Interrupted
 from fedbench.core.errors import MachineFault as MachineFault
+from fedbench.core.fields import choice as choice
+from fedbench.core.fields import count as count
+from fedbench.core.fields import number as number
 from fedbench.core.flat_model import FlatModel as FlatModel
 from fedbench.core.flat_model import Selection as Selection
 from fedbench.core.model import Model as Model

@@ -264,3 +264,58 @@ def test_a_missing_module_names_the_places(fedbench, method, monkeypatch):
     monkeypatch.setattr(own_code, "_folders", [])
     line = refusal(lambda: class_named("nowhere.at.all.Own", "data._target_"))
     assert "cannot import nowhere.at.all (looked in the installed packages; --config-dir" in line
+
+
+ALIKE = """
+    from dataclasses import dataclass
+
+    @dataclass
+    class Alike:
+        def bind(self, context, key):
+            return self
+
+        def coefficients(self, plan):
+            return plan.weights
+
+        def step(self, plan, weights, update, state):
+            return update, state
+
+        def phases(self, model, steps, steps_an_epoch):
+            return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "base"),
+    [
+        ("algo.modifiers.alike", "Modifier"),
+        ("algo.aggregate", "Mean"),
+        ("algo.server_opt", "Add"),
+        ("algo.local_train", "Joint"),
+    ],
+)
+def test_a_class_without_its_base_is_refused_in_one_line(fedbench, own_folder, key, base):
+    own_files.write(own_folder, alike=ALIKE)
+    new = "+" if "modifiers" in key else ""
+    refused = fedbench(*QUICK, "--config-dir", "own", f"{new}{key}._target_=alike.Alike")
+    rule = f"must be a class that extends fedbench.{base}"
+    assert refused.status == 2
+    assert refused.err == f"fedbench: {key}._target_=alike.Alike: {rule}\n"
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("group", "package"),
+    [("modifier", "algo.modifiers"), ("scale", "_global_"), ("experiment", "_global_")],
+)
+def test_a_file_without_its_package_is_told_what_it_must_begin_with(
+    fedbench, own_folder, group, package
+):
+    own_files.write(own_folder, **{f"{group}__mine": "rounds: 3\n"})
+    chosen = "modifier=[mine]" if group == "modifier" else f"{group}=mine"
+    refused = fedbench(*QUICK, "--config-dir", "own", chosen)
+    assert refused.status == 2
+    assert refused.err == (
+        f"fedbench: unknown key '{group}': a file of your own in {group}/ must begin with the line"
+        f" '# @package {package}'\n"
+    )

@@ -18,6 +18,8 @@ from fedbench.core.flat_model import FlatModel, Selection
 
 LOCAL_PARTS = ("none", "statistics", "batchnorm", "head", "all")
 SCORINGS = ("per_client", "avg_bn", "mean_acc")
+# The class that the object of a slot must extend: the engine uses more of it than one method.
+BASES = {"aggregate": Mean, "server_opt": Add, "local_train": Joint, "modifiers": Modifier}
 
 
 @dataclass
@@ -132,6 +134,7 @@ class Algorithm:
 
 def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | None) -> Algorithm:
     """An algorithm from its checked section of the configuration."""
+    _check_bases(algo)
     modifiers: dict[str, Modifier] = algo["modifiers"]
     weights, local, scoring = server_weights or algo["weights"], algo["local"], algo.get("scoring")
     require(weights in WEIGHTS, "algo.weights", weights, nearest(weights, WEIGHTS))
@@ -153,6 +156,16 @@ def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | No
         projection=projections[0] if projections else None,
         caveats=_refuse_adaptive(algo, client),
     )
+
+
+def _check_bases(algo: dict[str, Any]) -> None:
+    for slot, base in BASES.items():
+        chosen = algo[slot] if slot == "modifiers" else {"": algo[slot]}
+        for name, one in chosen.items():
+            key = ".".join(filter(None, ["algo", slot, name, "_target_"]))
+            given = f"{type(one).__module__}.{type(one).__qualname__}"
+            rule = f"must be a class that extends fedbench.{base.__name__}"
+            require(isinstance(one, base), key, given, rule)
 
 
 def _refuse_repetition(modifiers: dict[str, Modifier]) -> None:

@@ -57,7 +57,7 @@ class Joint:
 
 
 @dataclass
-class HeadThenBody:
+class HeadThenBody(Joint):
     """FedRep (Collins et al. 2021): the head with the body frozen, then, in the last epoch, the
     body.
 

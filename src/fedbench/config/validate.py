@@ -47,6 +47,8 @@ METHODS = {
     "local_train": "phases",
     "modifiers": "bind",
 }
+# Groups whose files say in their first line where their content belongs.
+PACKAGES = {"modifier": "algo.modifiers", "experiment": "_global_", "scale": "_global_"}
 BASES = {"data": DatasetSettings, "model": ModelSettings, "partition": PartitionSettings}
 
 
@@ -59,6 +61,7 @@ def check(composed: DictConfig, names: dict[str, str]) -> Config:
     masked = environment.shown(composed)
     composed = copy.deepcopy(composed)  # launchers store Hydra's own as it was written
     _check_references(composed)
+    _check_packages(composed)
     _check_slots(composed.get("algo"))
     _check_short_names(composed)
     OmegaConf.resolve(composed)
@@ -172,6 +175,16 @@ def _check_short_names(composed: DictConfig) -> None:
             raise BadInput(
                 f"algo.{key}: no setting of algo={composed.algo.name} refers to it, so it has no"
                 f" effect; {known}"
+            )
+
+
+def _check_packages(composed: DictConfig) -> None:
+    """A file without its first line becomes a section of its own, which Hydra takes."""
+    for group, package in PACKAGES.items():
+        if OmegaConf.is_dict(composed.get(group)):
+            raise BadInput(
+                f"unknown key '{group}': a file of your own in {group}/ must begin with the line"
+                f" '# @package {package}'"
             )
 
 
