@@ -6,21 +6,24 @@ import csv
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from support import study_small
 
+from fedbench.core.files import checksum_of
 from fedbench.report import archive, cli
 from fedbench.report.execute import Executor
 from fedbench.report.experiment import Cell, load
 from fedbench.report.measures import as_measure, readings
-from fedbench.report.plan import make_plans
+from fedbench.report.plan import compose_config, make_plans
 from fedbench.report.readers import Reading
 from fedbench.report.runs import Study, StudyCell, StudyRun
 from fedbench.runs import archive as runs_archive
-from fedbench.runs.archive import archive_run
+from fedbench.runs.archive import archive_run, has_settings
 from fedbench.runs.folder import RunFolder
 
 TABLE = Path("results/tables/decisive/small/table1.md")
@@ -196,6 +199,34 @@ def test_a_machine_without_the_data_finds_the_archived_runs_of_the_same_settings
     digits, mnist = make_plans([(load("small/away"), "paper")], place, 1, quiet)[0].jobs
     assert digits.folder not in [job.folder for job in plan.jobs]
     assert mnist.problem.startswith("data=mnist: not in ")
+
+
+def test_other_examples_or_other_own_code_are_other_settings(results):
+    quiet = lambda done, wanted: None  # noqa: E731
+    (plan,) = make_plans([(load("small/table1"), "decisive")], results, 1, quiet)
+    job = plan.jobs[0]
+    run = RunFolder(results / job.folder)
+    assert run.finished()["own_code"] == {}
+
+    def counts(*words: str, **changed: object) -> bool:
+        return has_settings(run, replace(compose_config([*job.words, *words]), **changed))
+
+    assert counts()
+    assert counts("data.root=elsewhere", "data.subset_seed=0", "runtime.workers=3")  # seed=0
+    assert not counts("data.subset_seed=7")
+    assert not counts("data.validation=0.3")
+    assert not counts(own_code={"mymethods": "0123456789ab"})
+    # A file that was written before these settings existed.
+    written = yaml.safe_load((run.path / "config.yaml").read_text())
+    for name in ("validation", "subset_seed"):
+        del written["data"][name]
+    (run.path / "config.yaml").write_text(yaml.safe_dump(written))
+    summary = json.loads((run.path / "summary.json").read_text())
+    del summary["files"]["config.yaml"], summary["checksum"]
+    summary["checksum"] = checksum_of(summary)
+    (run.path / "summary.json").write_text(json.dumps(summary))
+    assert counts()
+    assert not counts("data.validation=0.3")
 
 
 def write_images(folder: Path) -> None:

@@ -20,12 +20,13 @@ import yaml
 from fedbench.config.schema import Config
 from fedbench.core.files import write_atomically
 from fedbench.runs.folder import SUMMARY, RunFolder
-from fedbench.runs.identity import NOT_DATA, NOT_IDENTITY, NOT_MODEL, NOT_RUNTIME
+from fedbench.runs.identity import NOT_IDENTITY, NOT_MODEL, NOT_RUNTIME
 
 ARCHIVE = "archive"
 KEPT = ("config.yaml", "metrics.csv", "predictions.npz")
 TABLES = ("clients.csv", "conformal.csv", "partition.csv", "local_tests.csv")  # kept as .gz
 LARGEST_TABLE = 200_000  # bytes, compressed
+NOT_PLACE = ("root", "download")  # of data: where the examples are, which decides nothing
 
 
 def find_run(results: Path, folder: str) -> RunFolder:
@@ -62,8 +63,12 @@ def archive_run(run: RunFolder, target: Path) -> None:
 
 
 def has_settings(run: RunFolder, config: Config) -> bool:
-    """Whether a finished run has the settings of a configuration, in all that decides numbers."""
-    if run.finished() is None:
+    """Whether a finished run has the settings of a configuration, in all that decides numbers.
+
+    A run's id would say so, but it takes the data.
+    """
+    summary = run.finished()
+    if summary is None or summary.get("own_code", {}) != config.own_code:
         return False
     written = yaml.safe_load((run.path / "config.yaml").read_text())
     written.pop("choices", None)
@@ -71,7 +76,13 @@ def has_settings(run: RunFolder, config: Config) -> bool:
 
 
 def _deciding(tree: dict[str, Any]) -> dict[str, Any]:
-    left_out = {"runtime": (*NOT_RUNTIME, "device"), "data": NOT_DATA, "model": NOT_MODEL}
+    left_out = {"runtime": (*NOT_RUNTIME, "device"), "data": NOT_PLACE, "model": NOT_MODEL}
+    data = {"validation": 0.0, "subset_seed": None, **tree["data"]}  # a file may lack the newer two
+    if data["subset_seed"] is None:
+        data["subset_seed"] = tree["seed"]
+    if data.get("subset") is None and data["validation"] == 0:
+        data["subset_seed"] = None  # all examples
+    tree = {**tree, "data": data}
     return {
         key: {name: one for name, one in value.items() if name not in left_out.get(key, ())}
         if isinstance(value, dict)
