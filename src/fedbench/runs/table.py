@@ -15,6 +15,15 @@ from fedbench.runs.folder import UNREADABLE, RunFolder
 # Of summary.json: what config.yaml has as well, and what is of no use in a table.
 NOT_MEASURES = ("seed", "scale", "data", "model", "files", "checksum", "versions", "caveats")
 FIRST_COLUMNS = ("id", "label", "status", "seed")
+# Which are there also while no run has them; `settings` and all other numbers follow the runs.
+MEASURES = (
+    "final_accuracy",
+    "best_accuracy",
+    "best_round",
+    "rounds_done",
+    "train_seconds",
+    "wall_time",
+)
 
 
 def load_runs(results: str | Path = "results") -> pd.DataFrame:
@@ -24,15 +33,17 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
         runs[runs.status == "finished"].groupby(["algo", "client.lr"]).final_accuracy.mean()
 
     The columns are `id`, `label`, `status`, the settings (`algo` is the chosen file, `algo.mu` a
-    setting), the numbers of summary.json, and `folder`. The status is finished, diverged,
+    setting), the numbers of summary.json, of which `final_accuracy` and a few more are there also
+    while no run is finished, and `folder`. The status is finished, diverged,
     unfinished, or damaged: a file is not what was written.
     """
     folder = Path(results)
     require(folder.is_dir(), "results", results, "must be a folder")
     rows = [_row(file.parent) for file in sorted(folder.glob("runs/*/*/config.yaml"))]
-    table = pd.DataFrame(rows, columns=None if rows else [*FIRST_COLUMNS, "folder"])
-    last = [name for name in table.columns if name not in FIRST_COLUMNS and name != "folder"]
-    return table[[*FIRST_COLUMNS, *last, "folder"]]
+    table = pd.DataFrame(rows)
+    between = [name for name in table if name not in (*FIRST_COLUMNS, "folder")]
+    added = [name for name in MEASURES if name not in between]
+    return table.reindex(columns=[*FIRST_COLUMNS, *between, *added, "folder"])
 
 
 def _row(folder: Path) -> dict[str, Any]:
