@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from support import experiments
+from support import experiments, own_files
 from support.waiting import wait_until
 
 import fedbench
@@ -193,6 +196,68 @@ def test_errors_of_a_real_run_are_exceptions(tmp_path):
     assert run.model is not None
 
 
+OWN_MODEL = """
+    import math
+    from dataclasses import dataclass
+
+    import torch
+    from fedbench import Model, ModelSettings
+    from layers import activation
+
+    class Own(Model):
+        head_name = "fc"
+
+        def __init__(self, inputs, classes):
+            super().__init__()
+            self.fc = torch.nn.Linear(inputs, classes)
+
+        def features(self, x):
+            return activation(x.flatten(start_dim=1))
+
+    @dataclass
+    class Settings(ModelSettings):
+        def build(self, shape, classes):
+            return Own(math.prod(shape), classes)
+"""
+LAYERS = "def activation(x): return {}\n"
+MODEL_YAML = "_target_: mynetwork.Settings\nweights: null\nprojection: null\n"
+
+
+def test_a_model_is_computed_by_the_code_of_its_run(fedbench, request):
+    """Not by that of the files, or of a notebook's memory, when they differ."""
+    own = Path("own").absolute()
+    write = partial(own_files.write, own)
+    write(mynetwork=OWN_MODEL, layers=LAYERS.format("x"), model__own=MODEL_YAML)
+    request.addfinalizer(lambda: own_files.forget(own))
+    words = ("--config-dir", "own", "model=own", *QUICK[:-1])
+    first = fedbench(*words).folder
+    x = torch.full((1, 1, 8, 8), 2.0)
+    output = api.Run(str(first), "own").model(x)
+    write(layers=LAYERS.format("100 * x"))
+    with pytest.raises(
+        api.BadInput, match=r"model: the run was made by other code of layers \(\w+, now"
+    ):
+        _ = api.Run(first, "own").model
+    own_files.forget(own)
+    second = fedbench(*words).folder
+    assert second != first
+    assert api.Run(second, "own").model(x).abs().max() > output.abs().max()
+    # The file is the first run's again, and the memory of this process the second one's.
+    write(layers=LAYERS.format("x"))
+    assert torch.equal(api.Run(first, Path("own")).model(x), output)
+    # Something else imported a module before its file was edited: its code is not known.
+    own_files.forget(own)
+    sys.path.insert(0, str(own))
+    write(layers=LAYERS.format("7 * x"))
+    importlib.import_module("mynetwork")
+    write(layers=LAYERS.format("x"))
+    assert torch.equal(api.Run(first, "own").model(x), output)
+    with pytest.raises(
+        api.BadInput, match=r"model=own: there is no such file in conf/model; config_dir "
+    ):
+        _ = api.Run(first).model
+
+
 @pytest.mark.heavy
 def test_a_run_ends_with_its_caller():
     program = "import sys, fedbench; fedbench.run(sys.argv[1:])"
@@ -262,10 +327,32 @@ def test_all_runs_are_one_table():
     assert not {"hydra/launcher", "files", "checksum"} & set(table.columns)
     assert table[table.status == "unfinished"].final_accuracy.isna().all()
     assert len(table.groupby(["model.hidden", "algo.mu"])) == 4
-    Path("empty").mkdir()
-    assert [*fedbench.load_runs("empty")] == ["id", "label", "status", "seed", "folder"]
     with pytest.raises(fedbench.BadInput, match="results=nowhere: must be a folder"):
         fedbench.load_runs("nowhere")
+
+
+def test_the_promised_columns_are_there_before_any_run_is_finished():
+    page = (PACKAGE.parents[1] / "docs" / "python.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| `final_accuracy`")]
+    always = (
+        "id",
+        "label",
+        "status",
+        "seed",
+        *re.findall(r"`(\w+)`", row.split(" | ")[0]),
+        "folder",
+    )
+    assert "train_seconds" in always
+    Path("empty").mkdir()
+    assert tuple(fedbench.load_runs("empty")) == always
+    made_up(Path("results/runs/label/0"), 0, "unfinished")
+    table = fedbench.load_runs("results")
+    assert set(always) < set(table.columns)
+    assert table[table.status == "finished"].final_accuracy.tolist() == []
+    Path("results/runs/label/0/config.yaml").write_text("a: [")
+    damaged = fedbench.load_runs("results")
+    assert tuple(damaged) == always
+    assert damaged.status.tolist() == ["damaged"]
 
 
 def test_a_thousand_runs_take_two_files_each(monkeypatch):

@@ -24,11 +24,12 @@ from typing import IO, Any, TextIO
 import pandas as pd
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
 from fedbench.config.instantiate import instantiate
-from fedbench.config.own_code import add_folders
+from fedbench.config.own_code import add_folders, code_on_disk
 from fedbench.core.caller import CALLER
 from fedbench.core.errors import (
     BAD_INPUT,
@@ -63,6 +64,8 @@ class Run:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder))
+        if self.config_dir is not None:
+            object.__setattr__(self, "config_dir", Path(self.config_dir))
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -91,9 +94,14 @@ class Run:
 
         Of a method whose clients keep a part of their models there is no global model: that part
         is the clients' weighted mean here, as it is in model.safetensors.
+
+        Raises BadInput where the run's own network was made by other code than there is now.
         """
         choice = self.config["choices"]["model"]
-        settings = _model_settings(choice, self.config["model"], self.config_dir)
+        target = _model_class(choice, self.config_dir)
+        _check_code(target, self.summary.get("own_code", {}))
+        own = {key: value for key, value in self.config["model"].items() if key != "type"}
+        settings = instantiate(OmegaConf.create({"_target_": target, **own}), "model", "network")
         given = self.summary["model"]
         model: Model = settings.network(
             tuple(given["shape"]),
@@ -105,8 +113,8 @@ class Run:
         return model.eval()
 
 
-def _model_settings(choice: str, fields: dict[str, Any], config_dir: Path | None) -> Any:
-    """The settings of a run's model. The class is the one that the chosen file names now: a run's
+def _model_class(choice: str, config_dir: Path | None) -> str:
+    """The name of the class of a run's model. It is the one that the chosen file names now: a run's
     folder, which may come from anybody, names none.
     """
     words = [f"model={choice}"]
@@ -117,11 +125,27 @@ def _model_settings(choice: str, fields: dict[str, Any], config_dir: Path | None
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_folder()), version_base="1.3"):
-            target = compose("config", overrides=words).model["_target_"]
+            return str(compose("config", overrides=words).model["_target_"])
+    except MissingConfigException as error:
+        where = "conf/model" if config_dir is None else f"conf/model and {config_dir}/model"
+        raise BadInput(
+            f"model={choice}: there is no such file in {where}; config_dir must be the folder with"
+            " your own configurations, fedbench.Run(folder, config_dir)"
+        ) from error
     finally:
         GlobalHydra.instance().hydra = before
-    own = {key: value for key, value in fields.items() if key != "type"}
-    return instantiate(OmegaConf.create({"_target_": target, **own}), "model", "network")
+
+
+def _check_code(target: str, made_by: dict[str, str]) -> None:
+    """Refuse to compute with other code of a user's own network than the run had."""
+    now = code_on_disk(target, "model._target_")
+    differing = [name for name, code in now.items() if made_by.get(name) != code]
+    if differing:
+        hashes = f"{made_by.get(differing[0], 'not there')}, now {now[differing[0]]}"
+        raise BadInput(
+            f"model: the run was made by other code of {', '.join(differing)} ({hashes}); it"
+            " needs the files as they were then"
+        )
 
 
 # One run

@@ -107,6 +107,29 @@ def code_of(modules: Iterable[str]) -> dict[str, str]:
     }
 
 
+def code_on_disk(name: str, key: str) -> dict[str, str]:
+    """`code_of` the module of the class that a `_target_` names, as its files are now.
+
+    In a long session, such as a notebook, files are edited after they were imported. Own modules in
+    memory that differ, or that may differ because something else imported them, are imported anew.
+    """
+    unknown = set(sys.modules) - set(_sources)
+    module = class_named(name, key).__module__
+    names = list(code_of([module]))
+    files = {own: file for own in names if not _is_installed(file := _file_of(own))}
+    if any(own in unknown or _is_edited(own, file) for own, file in files.items()):
+        for own in files:
+            sys.modules.pop(own, None)
+            _sources.pop(own, None)
+        importlib.invalidate_caches()
+        class_named(name, key)
+    return code_of([module])
+
+
+def _is_edited(name: str, file: Path | None) -> bool:
+    return file is None or file.read_bytes() != _sources[name][1]
+
+
 def _with_imports(target: str) -> dict[str, bytes]:
     """The source of a module and of all own modules that it imports, directly or indirectly."""
     package = target.split(".")[0]
