@@ -8,7 +8,7 @@ from support import experiments, own_files
 from support.run_files import QUICK, rows, summary
 
 from fedbench.config.own_code import add_folders
-from fedbench.runs.identity import label
+from fedbench.runs.identity import _own_modifiers, label
 
 
 def test_the_same_name_with_other_data_is_another_run(fedbench, tmp_path):
@@ -140,6 +140,15 @@ def test_the_label_names_own_data_and_repeats_no_modifier(own_folder):
             defaults: [fedavg, /modifier@modifiers: [prox], _self_]
             name: fedclip
         """,
+        algo__mine="""
+            defaults: [scaffold, _self_]
+            name: mine
+        """,
+        algo__more="""
+            defaults: [mine, /modifier@modifiers: [prox], _self_]
+            name: more
+        """,
+        algo__round="defaults: [round]",
     )
     words = ("logger=none", f"hydra.searchpath=[file://{own_folder}]")
     add_folders([str(own_folder)])
@@ -147,6 +156,10 @@ def test_the_label_names_own_data_and_repeats_no_modifier(own_folder):
     assert label(experiments.config(*words, "algo=fedclip", "modifier=[ecgr]")).endswith(
         "-fedclip+ecgr"
     )
+    assert label(experiments.config(*words, "algo=mine")).endswith("-mine")
+    more = label(experiments.config(*words, "algo=more", "modifier=[ecgr]"))
+    assert more.endswith("-more+ecgr")
+    assert _own_modifiers("round") == []  # Hydra refuses it
     npz = ("data=npz", "data.path=x.npz", "logger=none")
     assert label(experiments.config(*npz)) == "npz-mlp-dirichlet0.5-fedavg"
     assert label(experiments.config(*npz, "data.name='../my data'")) == (

@@ -227,15 +227,24 @@ def _data_name(config: Config) -> str:
     return re.sub(r"[^\w.]+", "_", name).strip("._")[:LONGEST_NAME] or chosen
 
 
-def _own_modifiers(algo: str) -> list[str]:
-    """The modifiers that an algorithm's file lists, in fedbench or in a user's own folder."""
+def _own_modifiers(algo: str, above: tuple[str, ...] = ()) -> list[str]:
+    """The modifiers that an algorithm's file lists, in fedbench or in a user's own folder, and
+    those of the files that it builds on. `above` are the files that build on this one.
+    """
     files = [folder / "algo" / f"{algo}.yaml" for folder in (config_folder(), *own_folders())]
     found = [file for file in files if file.is_file()]
-    content = (yaml.safe_load(found[0].read_text()) or {}) if found else {}
-    defaults = [entry for entry in content.get("defaults", []) if isinstance(entry, dict)]
-    lists = [names for entry in defaults for names in entry.values() if isinstance(names, list)]
-    listed = [name for names in lists for name in names]
-    return listed + list(content.get("modifiers", {}))
+    if not found or algo in above:
+        return []
+    content = yaml.safe_load(found[0].read_text()) or {}
+    listed = list(content.get("modifiers") or {})
+    for entry in content.get("defaults") or []:
+        if isinstance(entry, str):
+            listed += _own_modifiers(entry, (*above, algo))
+        else:
+            listed += [
+                name for chosen in entry.values() if isinstance(chosen, list) for name in chosen
+            ]
+    return listed
 
 
 def versions() -> dict[str, str]:
