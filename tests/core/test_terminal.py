@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.made_runs import write_run
 from support.run_files import QUICK
 
 from fedbench.core.terminal import streams_without_readers
@@ -37,6 +38,47 @@ def test_without_it_the_program_would_end(monkeypatch):
         print("x", file=stream, flush=True)
     with pytest.raises(BrokenPipeError):
         stream.close()
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("fedbench.data.prepare.cli", ["list"]),
+        ("fedbench.report.cli", ["--help"]),
+        ("fedbench.report.cli", ["render", "results", "--by", "algo"]),
+    ],
+)
+def test_the_other_programs_end_well_when_nobody_reads(tmp_path, module, words):
+    write_run(tmp_path / "results" / "runs" / "label" / "0", "fedavg", 0.1, 0, 0.5)
+    program = [sys.executable, "-c", f"from {module} import main; main()", *words]
+    ended = subprocess.run(
+        program,
+        cwd=tmp_path,
+        env={**os.environ, "FEDBENCH_DATA": str(tmp_path)},
+        stdout=closed_pipe(),
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.heavy
+def test_a_sweep_is_finished_after_its_reader_has_gone(tmp_path, data_root):
+    words = ["-m", "logger=none", *QUICK, "data.subset=60", "seed=0,1"]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "fedbench", *words],
+        cwd=tmp_path,
+        env={**os.environ, "FEDBENCH_DATA": str(data_root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert program.stdout.readline()
+    program.stdout.close()
+    _, errors = program.communicate(timeout=400)
+    assert (program.returncode, errors) == (0, b"")
+    assert len(list(tmp_path.glob("results/runs/*/*/summary.json"))) == 2
+    (table,) = tmp_path.glob("results/sweeps/*/summary.csv")
+    assert table.read_text().count(",finished,") == 2
 
 
 @pytest.mark.heavy

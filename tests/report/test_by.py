@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from scipy import stats
-from support.study_folders import metrics
+from support.made_runs import write_run
 
 from fedbench.core.errors import BadInput
 from fedbench.report import cli
 from fedbench.report.by import render_by, study_by
-from fedbench.runs.folder import checksum_of
 
 ACCURACY = {  # by algorithm and alpha, of seeds 0, 1 and 2
     ("fedavg", 0.1): (0.50, 0.55, 0.52),
@@ -29,22 +26,8 @@ ACCURACY = {  # by algorithm and alpha, of seeds 0, 1 and 2
 def results(tmp_path) -> Path:
     for (algo, alpha), numbers in ACCURACY.items():
         for seed, accuracy in enumerate(numbers):
-            write(tmp_path / "runs" / algo / f"{alpha}-{seed}", algo, alpha, seed, accuracy)
+            write_run(tmp_path / "runs" / algo / f"{alpha}-{seed}", algo, alpha, seed, accuracy)
     return tmp_path
-
-
-def write(folder: Path, algo: str, alpha: float, seed: int, accuracy: float, lr: float = 0.1):
-    config = {"seed": seed, "client": {"lr": lr}, "partition": {"alpha": alpha}}
-    config |= {"algo": {"name": algo}, "choices": {"algo": algo, "hydra/launcher": "basic"}}
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    metrics(0.1, accuracy)["metrics.csv"].to_csv(folder / "metrics.csv", index=False)
-    data = {"name": "digits", "source": "real", "note": "", "fingerprint": "f"}
-    summary = {"status": "finished", "data": data, "scoring": "global", "caveats": [], "files": {}}
-    summary |= {"final_accuracy": accuracy, "best_accuracy": accuracy, "best_round": 2}
-    summary |= {"partition_hash": "x", "git_commit": "0123456789", "git_dirty": False}
-    text = json.dumps({**summary, "checksum": checksum_of(summary)})
-    (folder / "summary.json").write_text(text)
 
 
 def test_table_figures_and_differences_of_a_sweep(results):
@@ -79,7 +62,7 @@ def test_runs_that_the_settings_do_not_tell_apart(results):
         BadInput, match=r"--by=algo: runs .* differ in partition.alpha \(0.1, 1.0\)"
     ):
         study_by(results, ["algo"])
-    write(results / "runs" / "fedavg" / "again", "fedavg", 0.1, 0, 0.5, lr=0.2)
+    write_run(results / "runs" / "fedavg" / "again", "fedavg", 0.1, 0, 0.5, lr=0.2)
     with pytest.raises(BadInput, match=r"differ in client.lr \(0.1, 0.2\): name it, too"):
         study_by(results, ["algo", "partition.alpha"])
     study = study_by(results, ["client.lr", "algo", "partition.alpha"])

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 
@@ -25,6 +25,9 @@ def streams_without_readers() -> Iterator[None]:
     try:
         yield
     finally:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with suppress(OSError, ValueError):  # a full disk, which Python reports at its end
+                stream.flush()
         sys.stdout, sys.stderr = streams
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbench.core.errors import FINISHED, INTERRUPTED, UNEXPECTED, BadInput, OneLineParser
-from fedbench.core.terminal import escape_what_the_terminal_cannot_show
+from fedbench.core.terminal import escape_what_the_terminal_cannot_show, streams_without_readers
 from fedbench.report.archive import archive_plans
 from fedbench.report.by import render_by
 from fedbench.report.endings import one_line_endings
@@ -34,6 +34,11 @@ ONLY = "one experiment (fedpgvc/table2) or all of a folder (fedpgvc)"
 
 def main() -> None:
     escape_what_the_terminal_cannot_show()
+    with streams_without_readers():
+        _run_command()
+
+
+def _run_command() -> None:
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 140)
     with one_line_endings(PROGRAM, RESULTS):
         arguments = parse(sys.argv[1:])

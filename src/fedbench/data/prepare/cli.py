@@ -19,7 +19,7 @@ from fedbench.core.errors import (
     one_line,
     spelled_out,
 )
-from fedbench.core.terminal import escape_what_the_terminal_cannot_show
+from fedbench.core.terminal import escape_what_the_terminal_cannot_show, streams_without_readers
 from fedbench.data.arrays import read_npz
 from fedbench.data.prepare.catalog import ENTRIES, dataset_spec, is_prepared, prepared_files
 from fedbench.data.prepare.preparation import PrepareRequest, prepare
@@ -41,14 +41,15 @@ prepared. docs/datasets.md describes every dataset.
 def main() -> None:
     """`fedbench-data ...`: see `fedbench-data --help`."""
     escape_what_the_terminal_cannot_show()
-    try:
-        run(sys.argv[1:])
-    except BadInput as error:
-        _end(BAD_INPUT, str(error))
-    except OSError as error:  # no network, a full or read-only disk
-        _end(BAD_INPUT, f"failed ({one_line(error)}); repeat the command to try again")
-    except KeyboardInterrupt:
-        _end(INTERRUPTED, "interrupted; repeat the command to start again")
+    with streams_without_readers():
+        try:
+            run(sys.argv[1:])
+        except BadInput as error:
+            _end(BAD_INPUT, str(error))
+        except OSError as error:  # no network, a full or read-only disk
+            _end(BAD_INPUT, f"failed ({one_line(error)}); repeat the command to try again")
+        except KeyboardInterrupt:
+            _end(INTERRUPTED, "interrupted; repeat the command to start again")
     sys.exit(FINISHED)
 
 
