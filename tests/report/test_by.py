@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +69,24 @@ def test_runs_that_the_settings_do_not_tell_apart(results):
         study_by(results, ["algo", "partition.alpha"])
     study = study_by(results, ["client.lr", "algo", "partition.alpha"])
     assert len(study.cells) == 5
+
+
+def test_runs_that_differ_in_code_or_data_alone(results):
+    place = results / "runs" / "fedavg"
+    again = place / "edited"
+    write_run(again, "fedavg", 0.1, 0, 0.5, own_code={"mine": "aa"}, source_hash="bb")
+    os.utime(again / "summary.json", (1, 1))
+    with pytest.raises(BadInput) as caught:
+        study_by(results, ["algo", "partition.alpha"])
+    line = str(caught.value)
+    assert "own_code.mine (none, aa), source_hash (none, bb): remove one" in line
+    assert line.endswith(f"such as the older, {again}")
+    assert len(study_by(results, ["algo", "partition.alpha", "own_code.mine"]).cells) == 5
+    data = {"name": "digits", "source": "real", "note": "", "fingerprint": "g"}
+    shutil.rmtree(again)
+    write_run(again, "fedavg", 0.1, 0, 0.5, data=data)
+    with pytest.raises(BadInput, match=r"differ in data.fingerprint \(f, g\): remove one of them"):
+        study_by(results, ["algo", "partition.alpha"])
 
 
 @pytest.mark.parametrize(

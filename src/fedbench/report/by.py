@@ -7,6 +7,7 @@ between the values of the first setting, paired by seed, are made of them.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from fedbench.report.page import write_page
 from fedbench.report.render import write_tables
 from fedbench.report.runs import DIVERGED, FINISHED, Study, StudyCell, StudyRun
 from fedbench.report.table import Values
+from fedbench.runs.folder import SUMMARY
 from fedbench.runs.table import load_runs, settings
 
 MEASURES = {"Best accuracy": "best_accuracy", "Final accuracy": "final_accuracy"}
@@ -107,8 +109,26 @@ def _ambiguous(keys: Sequence[str], one: Path, two: Path) -> str:
         for key in {**first, **second}
         if key != "experiment" and first.get(key) != second.get(key)
     ]
-    told = ", ".join(differing[:3]) or "nothing that config.yaml tells"
-    return f"--by={','.join(keys)}: runs {one.name} and {two.name} differ in {told}: name it, too"
+    start = f"--by={','.join(keys)}: runs {one.name} and {two.name} differ"
+    if differing:
+        return f"{start} in {', '.join(differing[:3])}: name it, too"
+    made = [_made_by(folder) for folder in (one, two)]
+    differing = [
+        f"{key} ({_label(made[0].get(key))}, {_label(made[1].get(key))})"
+        for key in sorted({**made[0], **made[1]})
+        if made[0].get(key) != made[1].get(key)
+    ]
+    told = f"in {', '.join(differing[:3])}" if differing else "in nothing that their files tell"
+    older = min(one, two, key=lambda folder: (folder / SUMMARY).stat().st_mtime)
+    return f"{start} {told}: remove one of them, such as the older, {older}"
+
+
+def _made_by(folder: Path) -> dict[str, str]:
+    """With which code and on which examples a run was made, by the names of columns."""
+    summary = json.loads((folder / SUMMARY).read_text())
+    code = {f"own_code.{name}": code for name, code in summary.get("own_code", {}).items()}
+    places = {key: summary.get(key) for key in ("source_hash", "kernels", "device")}
+    return {**code, "data.fingerprint": summary["data"]["fingerprint"], **places}
 
 
 def differences(frame: pd.DataFrame, keys: list[str], measure: str) -> Grid:
