@@ -63,6 +63,32 @@ def test_of_many_groups_the_best_are_shown(drawn):
     assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == MOST_LINES
 
 
+def test_a_name_may_be_anything_and_runs_may_have_no_round_in_common(drawn, tmp_path):
+    groups = {r"data.name=$\x$ {": [curve(0.1)], "apart": [{1: 0.5}, {2: 0.5}]}
+    save_comparison(Path("c.png"), groups)
+    save_curves(Path("c.png"), [dict.fromkeys(("round", "test_accuracy", "test_loss"), 1)], r"$\x$")
+    assert [line.get_label() for line in drawn[0].axes[0].lines] == [r"data.name=$\x$ {"]
+    for figure in drawn:
+        figure.savefig(tmp_path / "c.png")
+    save_comparison(Path("c.png"), {"apart": groups["apart"]})
+    assert len(drawn) == 2
+
+
+def test_a_picture_never_ends_a_run_or_a_sweep(fedbench, monkeypatch):
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no\nfont")
+
+    for place in ("writer.save_picture", "writer.save_curves", "sweep_report.save_comparison"):
+        monkeypatch.setattr(f"fedbench.runs.{place}", fail)
+    run = fedbench("-m", *QUICK, "data.subset=60", "seed=0,1")
+    assert (run.status, run.err) == (0, "")
+    for name, times in (("partition.png", 2), ("curves.png", 2), ("comparison.png", 1)):
+        assert run.out.count(f"note: {name} was not drawn (no font)\n") == times
+    (table,) = Path("results/sweeps").glob("*/summary.csv")
+    assert pd.read_csv(table).status.tolist() == ["finished", "finished"]
+    assert "sweep: results/sweeps/" in run.out
+
+
 def test_what_varies_is_what_not_all_jobs_have():
     jobs = [
         ["algo=fedavg", "seed=0", "rounds=2"],

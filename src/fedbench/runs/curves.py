@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedbench.core.errors import one_line
 from fedbench.core.files import write_atomically
 
 # matplotlib takes long to import, and a run that is skipped draws nothing: functions import it.
@@ -33,6 +34,19 @@ LOSSES = {"test_loss": "test", "val_loss": "validation", "train_loss": "training
 Curve = Mapping[int, float]  # the test accuracy at each evaluated round
 
 
+def drawn(save: Callable[..., None], path: Path, *arguments: Any) -> None:
+    """Have a picture drawn and written; a problem of it is one line, and never the end of a run.
+
+    But a full disk is: it concerns the files after the picture, too.
+    """
+    try:
+        save(path, *arguments)
+    except OSError:
+        raise
+    except Exception as error:
+        print(f"note: {path.name} was not drawn ({one_line(error)})", flush=True)
+
+
 def save_curves(path: Path, rows: Sequence[Mapping[str, Any]], title: str) -> None:
     """Write a PNG with accuracy and loss by round, from the rows of metrics.csv."""
     from matplotlib.figure import Figure
@@ -52,7 +66,7 @@ def save_curves(path: Path, rows: Sequence[Mapping[str, Any]], title: str) -> No
                 axes.plot(rounds, values, label=meaning, **_look(place, len(rounds)))
         _finish(axes, words)
         axes.legend(frameon=False, fontsize=8)
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(title, fontsize=10, parse_math=False)
     _save(figure, path)
 
 
@@ -60,11 +74,15 @@ def save_comparison(path: Path, groups: Mapping[str, Sequence[Curve]]) -> None:
     """Write a PNG with the accuracy by round: a line is the mean over a group's runs, which differ
     in their seeds, and the band around it reaches from the lowest to the highest.
 
-    Of many groups those with the highest final accuracy are shown.
+    Of many groups those with the highest final accuracy are shown; one whose runs have no round in
+    common has no mean. Without any other nothing is written.
     """
     from matplotlib.figure import Figure
 
-    curves = {name: _by_round(runs) for name, runs in groups.items()}
+    found = {name: _by_round(runs) for name, runs in groups.items()}
+    curves = {name: curve for name, curve in found.items() if curve[0]}
+    if not curves:
+        return
     shown = sorted(curves, key=lambda name: -curves[name][1][-1].mean())[:MOST_LINES]
     figure = Figure(figsize=(8, 0.6 + 0.22 * len(shown) + 3.4), layout="constrained")
     axes = figure.subplots()
@@ -75,9 +93,11 @@ def save_comparison(path: Path, groups: Mapping[str, Sequence[Curve]]) -> None:
         lowest, highest = values.min(axis=1), values.max(axis=1)
         axes.fill_between(rounds, lowest, highest, color=look["color"], alpha=0.18, linewidth=0)
     _finish(axes, "test accuracy (%)")
-    axes.set_title(_description(groups, len(shown)), fontsize=10)
+    axes.set_title(_description(groups, len(shown)), fontsize=10, parse_math=False)
     columns = 2 if max(map(len, shown)) <= SHORT_NAME else 1
-    figure.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize=8)
+    legend = figure.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a value may have a $
     _save(figure, path)
 
 

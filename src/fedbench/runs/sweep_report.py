@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedbench.core.errors import BAD_INPUT, FINISHED, INTERRUPTED, UNEXPECTED, spelled_out
 from fedbench.core.files import write_atomically
-from fedbench.runs.curves import Curve, save_comparison
+from fedbench.runs.curves import Curve, drawn, save_comparison
 from fedbench.runs.folder import RunFolder
 from fedbench.runs.sweeps import Outcome, short_path
 
@@ -47,7 +47,7 @@ def report_sweep(folder: Path, outcomes: Sequence[Outcome]) -> str:
     write_atomically(folder / TABLE, table.to_csv(index=False), durable=False)
     curves = _curves(rows, varied)
     if curves:
-        save_comparison(folder / PICTURE, curves)
+        drawn(save_comparison, folder / PICTURE, curves)
     return _text(rows, keys, measures)
 
 

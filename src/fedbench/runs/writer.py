@@ -24,7 +24,7 @@ from fedbench.partitions.picture import save_picture
 from fedbench.partitions.statistics import class_counts, heterogeneity
 from fedbench.runs.checkpoint import CheckpointStore
 from fedbench.runs.console import Progress
-from fedbench.runs.curves import save_curves
+from fedbench.runs.curves import drawn, save_curves
 from fedbench.runs.extension import extend
 from fedbench.runs.folder import SUMMARY
 from fedbench.runs.identity import label, source_commit, source_hash, split_label, versions
@@ -97,7 +97,7 @@ class RunWriter:
         counts = class_counts(data.train_y, data.classes, split.client_indices)
         self._write("partition.csv", _class_table(counts))
         title = f"{split_label(config)}, seed {config.scalars.seed}"
-        save_picture(self.folder.path / "partition.png", counts, title)
+        drawn(save_picture, self.folder.path / "partition.png", counts, title)
 
     def open(self, federation: Federation) -> None:
         """Resume from the newest checkpoint, if there is one, and begin to write."""
@@ -253,7 +253,7 @@ class RunWriter:
         title = f"{label(config)}, seed {config.scalars.seed}"
         if self.diverged:
             title += f": diverged in round {self.diverged['round']}"
-        save_curves(self.folder.path / "curves.png", self.rows, title)
+        drawn(save_curves, self.folder.path / "curves.png", self.rows, title)
 
     def _results(self) -> dict[str, Any]:
         """A diverged run has no accuracy: tables show it as `*`."""
