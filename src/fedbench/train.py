@@ -85,9 +85,8 @@ def prepare(config: Config, loaded: Dataset | None = None) -> PreparedRun:
         config = with_algorithm(config, "fedavg")
         unbound = build(config.algo, scalars.client, scalars.server.weights)
         algorithm = unbound.bind(context)
-    attack_note = config.attack.note()
-    if attack_note:
-        algorithm.caveats = [*algorithm.caveats, attack_note]
+    notes = filter(None, [split.note, config.attack.note()])
+    algorithm.caveats = [*algorithm.caveats, *notes]
     check_experiment(config, data, split, algorithm, flat)
     kernels = choose_kernels(scalars.runtime.kernels, model, device, scalars.runtime.threads)
     clients = len(split.client_indices)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pytest
 from safetensors.torch import load_file, save_file
 from support import experiments, own_files
+from support.data_settings import refusal
 from support.run_files import QUICK, rows, summary
 
 from fedbench.config.own_code import add_folders
@@ -131,6 +136,22 @@ def test_a_partition_of_a_run_is_refused_with_another_seed_and_subset(fedbench):
     assert same_data.status == 0, same_data.err
     assert summary(same_data.folder)["partition_hash"] == summary(first.folder)["partition_hash"]
     assert "is unknown" not in same_data.out
+    assert summary(same_data.folder)["caveats"] == []
+    # A list alone may be of other data: a reader of the numbers must know.
+    content = json.loads((first.folder / "partition.json").read_text())
+    Path("list.json").write_text(json.dumps(content["clients"]))
+    plain = fedbench(*words, "partition=file", "partition.path=list.json", "runtime.workers=1")
+    (caveat,) = summary(plain.folder)["caveats"]
+    assert caveat.endswith("whether it was made for this data is unknown")
+    assert plain.out.count(f"note: {caveat}\n") == 1
+
+
+@pytest.mark.parametrize("name", ["cifar10", "CIFAR10", "' mnist! '", "digits", "''", "'..'"])
+def test_own_data_have_a_name_of_their_own(name):
+    words = ("data=npz", "data.path=x.npz", "logger=none", f"data.name={name}")
+    line = refusal(lambda: experiments.config(*words))
+    assert line.startswith("data.name=")
+    assert "must be a name of your own" in line
 
 
 def test_the_label_names_own_data_and_repeats_no_modifier(own_folder):

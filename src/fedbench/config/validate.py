@@ -201,11 +201,26 @@ def _check_groups(composed: DictConfig, names: dict[str, str]) -> None:
         name = composed.data.get("name")
         rule = f"must be {names['data']} with data={names['data']}"
         require(name in (None, names["data"]), "data.name", name, rule)
+    if composed.data["_target_"].endswith("NpzDataset"):
+        _check_own_name(composed.data.get("name", "npz"))
     if composed.get("scale") == "smoke" and composed.data["_target_"].endswith("NpzDataset"):
         raise BadInput(
             "scale=smoke: data=npz has no synthetic stand-in; for a short run set rounds=2 and"
             " data.subset=300 instead"
         )
+
+
+def _check_own_name(name: object) -> None:
+    """Own examples under the name of a dataset would be taken for it."""
+    known = {file.stem for file in (config_folder() / "data").glob("*.yaml")} - {"npz"}
+    rule = "must be a name of your own, other than those of the datasets that fedbench knows"
+    word = name_of_files(str(name))
+    require(bool(word) and word.lower() not in known, "data.name", name, rule)
+
+
+def name_of_files(name: str) -> str:
+    """A name as a part of a folder's: `my data!` -> `my_data`. Perhaps nothing is left."""
+    return re.sub(r"[^\w.]+", "_", name).strip("._")
 
 
 def _scalars(composed: DictConfig) -> Scalars:

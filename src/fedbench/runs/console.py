@@ -30,7 +30,7 @@ def print_header(run: PreparedRun, workers: int) -> None:
     held_out = sum(map(len, run.split.local_tests or []))
     own_tests = f", {held_out:,} examples held out as the clients' own tests" if held_out else ""
     print(f"clients: {len(run.shards)}, partition {run.partition_hash()}{own_tests}")
-    for caveat in [*filter(None, [run.split.note]), *run.algorithm.caveats]:
+    for caveat in run.algorithm.caveats:
         print(f"note: {caveat}")
     if config.own_code:
         modules = ", ".join(f"{name} ({code})" for name, code in config.own_code.items())

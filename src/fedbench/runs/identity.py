@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -26,7 +25,7 @@ from fedbench.algorithms.algorithm import Algorithm
 from fedbench.algorithms.modifier import chain
 from fedbench.config.own_code import own_folders
 from fedbench.config.schema import Config
-from fedbench.config.validate import config_folder
+from fedbench.config.validate import config_folder, name_of_files
 
 # Keys that cannot change a number: where files are, what is shown, how the work is shared out.
 NOT_IDENTITY = ("results", "force", "objective", "scale", "checkpoint", "logger")
@@ -224,7 +223,7 @@ def _data_name(config: Config) -> str:
     chosen, name = config.names["data"], str(config.shown["data"].get("name"))
     if chosen != "npz" or "${" in name:  # a value of the environment may be a secret
         return chosen
-    return re.sub(r"[^\w.]+", "_", name).strip("._")[:LONGEST_NAME] or chosen
+    return name_of_files(name)[:LONGEST_NAME]
 
 
 def _own_modifiers(algo: str, above: tuple[str, ...] = ()) -> list[str]:
