@@ -217,7 +217,8 @@ def _run(config: Config, ranks: Ranks) -> bool:
         if group.leader:
             if lock is not None:
                 prepared.folder.clean()
-            print_result(prepared.folder, skipped=bool(done))
+            keep = config.scalars.checkpoint.keep
+            print_result(prepared.folder, skipped=bool(done), keep=keep)
     finally:
         if lock is not None:
             lock.release()

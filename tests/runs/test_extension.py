@@ -78,6 +78,22 @@ def test_a_run_does_not_resume_from_its_own_last_checkpoint(fedbench):
     assert checkpoints(again.folder) == ["checkpoint-000003"]
 
 
+def test_without_a_kept_checkpoint_one_line_says_so(fedbench):
+    words = (*SETTING, "client.lr=0.2")
+    first = fedbench(*words, "rounds=1")
+    assert "anew" not in first.out
+    longer = fedbench(*words, "rounds=2")
+    line = "this run starts anew, not after round {} of run {}: it kept no checkpoint (checkpoint"
+    assert longer.out.count(line.format(1, first.folder.name)) == 1
+    again = fedbench(*words, "rounds=3", KEEP)
+    assert again.out.count(line.format(2, longer.folder.name)) == 1
+    assert "anew" not in fedbench(*words, "rounds=3", "seed=1").out
+    needed = "it kept no checkpoint; checkpoint.keep=true needs force=true here\n"
+    assert needed in fedbench(*words, "rounds=2", KEEP).out
+    assert needed not in fedbench(*words, "rounds=2").out
+    assert needed not in fedbench(*words, "rounds=3", KEEP).out
+
+
 def test_a_method_that_reads_the_number_of_rounds_starts_anew(fedbench):
     setting = (*QUICK, "algo=pfedsim")
     short = fedbench(*setting, "rounds=1", KEEP)

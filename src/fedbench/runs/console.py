@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from fedbench.parallel.devices import own_gpu
-from fedbench.runs.folder import RunFolder
+from fedbench.runs.folder import RunFolder, ends_at_its_last_round
 from fedbench.runs.identity import label, source_commit, source_hash, versions
 from fedbench.runs.prepared import PreparedRun
 from fedbench.training.round_metrics import Record
@@ -114,13 +114,18 @@ def _start_bar(rounds: int, done: int) -> Bar:
     return bar
 
 
-def print_result(folder: RunFolder, skipped: bool) -> None:
-    """Say how a finished run ended; the last line, `run: <folder>`, is for other programs."""
+def print_result(folder: RunFolder, skipped: bool, keep: bool) -> None:
+    """Say how a finished run ended; the last line, `run: <folder>`, is for other programs.
+
+    `keep`: whether its last checkpoint is wanted, for runs with more rounds.
+    """
     summary = folder.finished()
     if summary is None:
         raise FileNotFoundError(f"{folder.path}: somebody changed the finished run")
     if skipped:
         print("this run is finished already (force=true runs it again)")
+        if keep and summary.get("kept_checkpoint") is None and ends_at_its_last_round(summary):
+            print("it kept no checkpoint; checkpoint.keep=true needs force=true here")
         made_by = summary.get("source_hash", "unknown")
         if made_by != source_hash():
             now = f"{made_by}, now {source_hash()}"

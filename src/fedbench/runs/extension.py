@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedbench.parallel.group import Group
 from fedbench.runs.checkpoint import Checkpoint, CheckpointStore, kept_checkpoints, origin_of
-from fedbench.runs.folder import RunFolder
+from fedbench.runs.folder import RunFolder, ends_at_its_last_round
 from fedbench.runs.prepared import RUN_ID, SERIES, PreparedRun
 from fedbench.training.federation import Federation
 
@@ -51,13 +51,42 @@ def _longest(run: PreparedRun, group: Group, origin: dict[str, str]) -> tuple[in
         name = checkpoint.parent.name
         reason = CheckpointStore(checkpoint.parent, group, origin).problem(checkpoint)
         if run.algorithm.uses_rounds:
-            reason = f"algo={run.algorithm.name} depends on the number of rounds"
+            reason = _uses_rounds(run)
         if not reason:
             return done, name
         reasons.append(f"not after round {done} of run {name}: {reason}")
+    if group.leader and not reasons:
+        reasons = _without_checkpoint(run)
     if reasons:
         print(f"this run starts anew, {reasons[0]}", flush=True)
     return nothing
+
+
+def _uses_rounds(run: PreparedRun) -> str:
+    return f"algo={run.algorithm.name} depends on the number of rounds"
+
+
+def _without_checkpoint(run: PreparedRun) -> list[str]:
+    """Why the longest finished run with the same settings and fewer rounds cannot be extended."""
+    summaries = [
+        RunFolder(folder).finished() or {}
+        for folder in run.folder.path.parent.iterdir()
+        if folder.is_dir() and folder != run.folder.path
+    ]
+    fewer = [
+        (summary["rounds"], summary["id"])
+        for summary in summaries
+        if summary.get("series") == run.series
+        and ends_at_its_last_round(summary)
+        and summary["rounds"] < run.config.scalars.rounds
+    ]
+    if not fewer:
+        return []
+    done, name = max(fewer)
+    reason = "it kept no checkpoint (checkpoint.keep=true keeps it)"
+    if run.algorithm.uses_rounds:
+        reason = _uses_rounds(run)
+    return [f"not after round {done} of run {name}: {reason}"]
 
 
 def _kept(run: PreparedRun) -> list[tuple[int, Path]]:

@@ -139,3 +139,8 @@ class RunFolder:
             return
         remove_checkpoints(self.path, summary.get("kept_checkpoint"))
         remove_leftovers(self.path)
+
+
+def ends_at_its_last_round(summary: dict[str, Any]) -> bool:
+    """Whether a finished run neither diverged nor was ended early: more rounds could follow."""
+    return summary["status"] == "finished" and not summary.get("stopped")

@@ -292,6 +292,7 @@ class RunWriter:
         return {
             "label": label(run.config),
             "id": run.id,
+            "series": run.series,
             "seed": scalars.seed,
             "rounds": self.federation.done,
             "kept_checkpoint": self._kept_checkpoint,
