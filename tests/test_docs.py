@@ -93,6 +93,42 @@ def test_settings_are_chosen_as_it_is_printed(fedbench, capfd):
     assert f"'best_value': {max(run['best_val_accuracy'] for run in values)}" in found.out
 
 
+def test_a_finished_run_is_extended_as_it_is_printed(fedbench):
+    page = PROJECT / "docs" / "using.md"
+    short, longer = [
+        command for command in commands_of(page) if re.search("rounds=[24]$|keep", command)
+    ]
+    words = ("client.epochs=1", "runtime.workers=1")
+    first = fedbench(*shlex.split(short)[1:], *words)
+    second = fedbench(*shlex.split(longer)[1:], *words)
+    assert summary(second.folder)["continued_from"] == first.folder.name
+    assert summary(second.folder)["rounds"] == 4
+
+
+def test_a_sweep_ends_with_the_table_that_is_printed(fedbench):
+    page = PROJECT / "docs" / "many-runs.md"
+    command = commands_of(page)[0]
+    swept = fedbench(*shlex.split(command)[1:], "client.epochs=1", "rounds=1", "runtime.workers=1")
+    assert swept.status == 0, swept.err
+    (printed,) = re.findall(
+        r"^    job .*\n(?:    .*\n)+\n    sweep: ", page.read_text(), flags=re.M
+    )
+
+    def told(text: str) -> list[list[str]]:
+        """Of the table's head and rows what does not depend on the numbers."""
+        lines = [line.split() for line in text.splitlines()]
+        table = [words for words in lines if words and (words[0] == "job" or words[0].isdigit())]
+        return [words[:4] for words in table]
+
+    assert len(told(printed)) == 7
+    assert told(swept.out) == told(printed)
+    folder = re.search(r"^sweep: (.+)$", swept.out, flags=re.M).group(1)
+    (rows,) = re.findall(r"^\| where \|.*\n(?:\|.*\n)+", page.read_text(), flags=re.M)
+    for name in ("multirun.yaml", "summary.csv", "comparison.png", "0/outcome.json"):
+        assert f"/{name.replace('0/', '<job>/')}`" in rows
+        assert (Path(folder) / name).is_file()
+
+
 @pytest.mark.heavy
 def test_the_python_page_runs(tmp_path, data_root):
     page = (PROJECT / "docs" / "python.md").read_text()

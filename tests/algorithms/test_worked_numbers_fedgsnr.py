@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from support import experiments, least_squares
 from support.least_squares import close
@@ -116,6 +117,31 @@ def test_the_steps_of_the_algorithm_box():
         ratios=[FIRST_RATIOS, (0.216521170367, 0.923166646975)],
         steps=[[0, 4], [1, 5]],
     )
+
+
+def test_the_divisor_is_at_most_the_number_of_the_clients_examples():
+    """B = min(B, n_k), here 2 and 8 of a batch of 20; numpy computes the ratios anew."""
+    piece = Gsnr(steps=5, batch=20, samples="full")
+    made = least_squares.federation(Algorithm(modifiers={"gsnr": piece}), rounds=2)
+    sets = [(np.array(least_squares.X_A), np.array(least_squares.Y_A))]
+    sets += [(np.array(least_squares.X_B), np.array(least_squares.Y_B))]
+    model = made.state.w.numpy().copy()
+    for record in made.rounds():
+        gradients = [(x @ model - y)[:, None] * x for x, y in sets]
+        means = np.stack([own.mean(axis=0) for own in gradients])
+        variances = np.stack([own.var(axis=0) for own in gradients])
+        shares = np.array([0.2, 0.8])
+        mean = shares @ means
+        variance = shares @ (variances + (means - mean) ** 2)
+        expected = []
+        for m, s, divisor in zip(means, variances, (2, 8), strict=True):
+            inner = m @ mean + np.sqrt(s * variance).sum() / divisor
+            expected.append(max(0.0, inner / (m @ m + s.sum() / divisor)))
+        close(least_squares.column(record, "gsnr_ratio"), expected)
+        model = made.state.w.numpy().copy()
+    drawn = Gsnr(steps=5, batch=20)
+    made = least_squares.federation(Algorithm(modifiers={"gsnr": drawn}), rounds=1)
+    assert least_squares.column(next(iter(made.rounds())), "gsnr_examples") == [2, 8]
 
 
 @pytest.mark.parametrize(

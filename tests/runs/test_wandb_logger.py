@@ -7,11 +7,14 @@ import json
 import re
 import socket
 import struct
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.waiting import wait_until
 
+from fedbench.parallel.interrupt import StopRequest
 from fedbench.runs import wandb as tracking
 from fedbench.runs.wandb import Wandb, has_credentials
 
@@ -173,6 +176,23 @@ def test_one_offline_folder_is_left_of_a_resumed_run(monkeypatch, tmp_path, caps
     left = {folder.name for folder in (tmp_path / "wandb").iterdir()}
     assert left == {"offline-run-2-id", "offline-run-1-other", "run-1-id"}
     assert capsys.readouterr().out == f"W&B: offline; wandb sync {own} sends it\n"
+
+
+@pytest.mark.heavy
+def test_the_offline_folder_of_a_resumed_run_has_all_rounds(fedbench, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(StopRequest, "requested", True)  # after the first round
+        stopped = fedbench(*QUICK, quiet=False)
+    assert stopped.status == 130, stopped.err
+    (first,) = Path("results").glob("runs/*/*/wandb/offline-run-*")
+    second = first.name[: len("offline-run-YYYYMMDD_hhmmss")]  # W&B names a folder by its second
+    wait_until(lambda: time.strftime("offline-run-%Y%m%d_%H%M%S") > second)
+    run = fedbench(*QUICK, quiet=False)
+    assert "resuming after round 1" in run.out
+    (file,) = run.folder.glob("wandb/offline-run-*/*.wandb")
+    assert file.parent.name != first.name
+    history = [items(record.history.item) for record in read_records(file)]
+    assert [row["_step"] for row in history if "test_accuracy" in row] == [1, 2, 3]
 
 
 def test_one_line_says_where_a_run_is_logged(monkeypatch, tmp_path, capsys):
