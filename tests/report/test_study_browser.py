@@ -68,6 +68,10 @@ def test_every_experiment_is_there(driver, report, tmp_path):
     assert names == (experiments.names() if real else [entry.name for entry in made_up(tmp_path)])
 
 
+def test_a_report_of_everything_has_at_most_three_megabytes(report):
+    assert report.stat().st_size < 3_000_000
+
+
 def test_tables_sort(driver, report):
     checks.open_page(driver, report)
     for table in checks.select(driver, "table.sortable"):

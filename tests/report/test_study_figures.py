@@ -284,6 +284,19 @@ def test_a_marker_repeats_no_style_that_its_definition_has():
     assert '<use xlink:href="#m1" x="3" y="4" style="stroke:#f00"/>' in smaller
 
 
+def test_what_is_drawn_alike_has_a_class():
+    """A style that stands three times or more becomes one; what is seen stays."""
+    line = '<path d="M 0 0" style="stroke:#000"/>'
+    odd = '<path d="M 1 1" style="stroke:#f00"/>'
+    style = "<style>*{fill:none}</style>"
+    smaller = compact(f"<svg>{style}{line * 3}{odd}</svg>")
+    assert smaller == (
+        "<svg><style>*{fill:none}.s0{stroke:#000}</style>"
+        + '<path d="M 0 0" class="s0"/>' * 3
+        + '<path d="M 1 1" style="stroke:#f00"/></svg>\n'
+    )
+
+
 def test_words_of_a_figure(tmp_path):
     figure = one(tmp_path, CURVES | {"panels": []}, {"method": METHODS}, metrics)
     assert describe(figure).startswith(

@@ -276,7 +276,7 @@ def _picture_source(picture: Picture) -> str:
 
 def _sort_value(cell: GridCell) -> str:
     """The number that a column is sorted by; cells without one come last."""
-    return repr(float(cell.value)) if cell.value is not None and math.isfinite(cell.value) else ""
+    return f"{cell.value:.6g}" if cell.value is not None and math.isfinite(cell.value) else ""
 
 
 def _short_commit(commit: str) -> str:

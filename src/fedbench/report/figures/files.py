@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def compact(svg: str) -> str:
 
     Coordinates keep a hundredth of a point; what names the program that drew it goes, and so do
     turns by nothing, long lists of fonts, names that nothing refers to, and the style of a marker
-    where its definition has the same.
+    where its definition has the same. A style that is used often gets a name.
     """
     svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r' transform="rotate\(-?0 [^"]*\)"', "", svg)
@@ -55,7 +56,24 @@ def compact(svg: str) -> str:
     )
     used = set(re.findall(r"#([\w.]+)", svg))
     svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
-    return re.sub(r"> <", "><", svg).strip() + "\n"
+    svg = re.sub(r"> <", "><", svg).strip() + "\n"
+    return _with_named_styles(svg)
+
+
+def _with_named_styles(svg: str) -> str:
+    """What is drawn alike has a class in place of a style."""
+    counts = Counter(re.findall(r' style="([^"]*)"', svg))
+    often = [style for style, count in counts.items() if count > 2]
+    if not often or "</style>" not in svg:
+        return svg
+    names = {style: f"s{number}" for number, style in enumerate(often)}
+    rules = "".join(f".{name}{{{style}}}" for style, name in names.items())
+    svg = svg.replace("</style>", f"{rules}</style>", 1)
+    return re.sub(
+        r' style="([^"]*)"',
+        lambda found: f' class="{names[found[1]]}"' if found[1] in names else found[0],
+        svg,
+    )
 
 
 def describe(figure: Figure) -> str:
