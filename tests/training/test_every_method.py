@@ -25,6 +25,7 @@ from fedbench.training.graph_steps import can_be_recorded
 COPIES = {"ecgr": 1}  # the products of every two steps
 PLANNING = {"gsnr": 2}  # mean and variance
 UPLOADS = {"generator": 1}  # the labels that there are; beside the permutations
+ALWAYS = ("algo=fedavg", "algo=scaffold", "algo=pfedsim", "algo=fedbn modifier=[prox]")
 # test_graph_steps.py shows that they cannot be.
 NOT_RECORDED = {"Ecgr", "Generator", "ControlVariate", "Pmvr"}
 
@@ -44,7 +45,13 @@ def test_every_method_with_batch_norm(words):
     check_replays(made)
 
 
-@pytest.mark.parametrize("words", [*METHODS, *STEPS])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, marks=() if words in ALWAYS else pytest.mark.heavy)
+        for words in (*METHODS, *STEPS)
+    ],
+)
 def test_two_whole_rounds_on_a_device(words, monkeypatch):
     """Measuring, planning, starts, surveys, the server's step and evaluation mix no devices.
 

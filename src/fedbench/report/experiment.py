@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+import copy
 import csv
 import itertools
 import json
@@ -353,7 +354,7 @@ def own_names(folders: Sequence[str]) -> list[str]:
 
 def _merged(name: str) -> dict[str, Any]:
     """The file over those that its defaults list names, as Hydra merges them."""
-    content = _content(name)
+    content = copy.deepcopy(_content(name))
     merged: dict[str, Any] = {}
     for entry in content.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
@@ -377,7 +378,12 @@ def _chosen_groups(name: str) -> list[dict[str, Any]]:
 
 
 def _content(name: str) -> dict[str, Any]:
-    text = (experiments_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    """What the file says; to be read, not changed."""
+    return _parsed((experiments_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+@cache
+def _parsed(text: str) -> dict[str, Any]:
     return yaml.load(
         text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     )  # C's, where there is one, is faster
