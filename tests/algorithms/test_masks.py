@@ -23,7 +23,8 @@ def touched(made, hook: str, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     observe.after(made, hook, name, look)
     experiments.final_digest(made)
     declared = torch.zeros_like(changed)
-    made.algorithm.modifiers[name].where.write(declared, torch.tensor(True))
+    where = made.algorithm.modifiers[name].where
+    where.write(declared, torch.ones(where.size, dtype=torch.bool))
     return changed, declared
 
 
@@ -109,7 +110,8 @@ def test_batch_norm_that_stays_on_the_client_is_left_alone(words, name, hook):
 
 def norm_mask(model) -> torch.Tensor:
     mask = torch.zeros(model.size, dtype=torch.bool)
-    model.batch_norm().write(mask, torch.tensor(True))
+    batch_norm = model.batch_norm()
+    batch_norm.write(mask, torch.ones(batch_norm.size, dtype=torch.bool))
     return mask
 
 

@@ -289,9 +289,8 @@ class Ranks:
                 answered = name
             if name and self._store.check([f"{name}/confirmed"]):
                 tokens = json.loads(self._store.get(f"{name}/confirmed"))
-                if tokens[self.rank : self.rank + 1] == [
-                    token
-                ]:  # fewer were there before a restart
+                # Before a restart there may have been fewer ranks.
+                if tokens[self.rank : self.rank + 1] == [token]:
                     return name
             if time.monotonic() > deadline:
                 words = (
