@@ -18,10 +18,11 @@ from fedbench.core.files import checksum_of
 from fedbench.report import archive, cli
 from fedbench.report.execute import Executor
 from fedbench.report.experiment import Cell, load
-from fedbench.report.measures import as_measure, readings
+from fedbench.report.measures import readings
 from fedbench.report.plan import compose_config, make_plans
 from fedbench.report.readers import Reading
 from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.spec import as_measure
 from fedbench.runs import archive as runs_archive
 from fedbench.runs.archive import archive_run, has_settings
 from fedbench.runs.folder import RunFolder

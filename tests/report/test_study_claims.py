@@ -119,7 +119,7 @@ def test_rounds_count_the_other_way_round(tmp_path):
     assert claim.outcome == "supported"
     assert claim.comparisons[0].mean == pytest.approx(11 / 3)
     (turned,) = judge(
-        tmp_path / "2", made({**one.claims[0], "better": "B", "than": "A"}, show=show), files
+        tmp_path / "2", made({"text": "B is fastest", "better": "B", "than": "A"}, show=show), files
     )
     assert (turned.outcome, turned.comparisons[0].mean) == ("contradicted", pytest.approx(-11 / 3))
 

@@ -13,8 +13,8 @@ from support.study_folders import experiment, metrics, study
 from fedbench.report.comparison import equal_cost, significance
 from fedbench.report.entry import _all_measures, build_entry
 from fedbench.report.experiment import Published
-from fedbench.report.measures import as_measure
 from fedbench.report.notes import Footnotes
+from fedbench.report.spec import as_measure
 from fedbench.report.table import Values
 from fedbench.report.text import csv_rows
 
@@ -231,11 +231,17 @@ def test_p_values_are_not_put_in_order(tmp_path, monkeypatch):
     assert [row.cells[0].verdict for row in entry.grids[0].rows] == ["unmeasured", "unmeasured"]
 
 
-def test_a_ratio_brings_the_measure_that_it_is_of(tmp_path):
-    ratio = {"name": "ratio_to", "of": "S", "cell": {"method": "A"}}
-    claims = [{"text": "B takes longer", "better": "A", "than": ["B"], "measure": "Ratio"}]
+@pytest.mark.parametrize(
+    ("measure", "told"),
+    [
+        ({"name": "ratio_to", "of": "S", "cell": {"method": "A"}}, ["1x", "1.5x"]),
+        ({"name": "place", "of": "S"}, ["1", "2"]),
+    ],
+)
+def test_a_measure_brings_the_one_that_it_is_made_of(tmp_path, measure, told):
+    claims = [{"text": "B takes longer", "better": "A", "than": ["B"], "measure": "Of S"}]
     made = experiment(
-        {"form": "curves", "measures": {"S": "seconds", "Ratio": ratio}},
+        {"form": "curves", "measures": {"S": "seconds", "Of S": measure}},
         TWO,
         seeds=[0],
         claims=claims,
@@ -248,9 +254,9 @@ def test_a_ratio_brings_the_measure_that_it_is_of(tmp_path):
         facts=lambda labels, seed: {"train_seconds": seconds[labels["method"]]},
     )
     measures = _all_measures(one)
-    assert [measure.label for measure in measures] == ["S", "Ratio"]
+    assert [measure.label for measure in measures] == ["S", "Of S"]
     values = Values(one, measures)
-    assert [values.of(cell, measures[1]).text for cell in one.cells] == ["1x", "1.5x"]
+    assert [values.of(cell, measures[1]).text for cell in one.cells] == told
 
 
 @pytest.mark.parametrize(

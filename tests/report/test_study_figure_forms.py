@@ -79,7 +79,7 @@ def test_bars_stand_in_groups_with_their_numbers_and_say_what_lacks(tmp_path):
         "form": "bars",
         "groups": ["clients"],
         "bars": ["method"],
-        "measures": {"Rounds": {"name": "rounds_to"}},
+        "measures": {"Rounds": {"name": "rounds_to", "target": 0.5}},
     }
     diverged = {"clients": "20", "method": "local"}
     figure = one(
@@ -108,17 +108,16 @@ def test_bars_stand_in_groups_with_their_numbers_and_say_what_lacks(tmp_path):
     assert "* diverged, not drawn: 3 of 3 seeds of local (clients = 20)." in note(figure)
 
 
-@pytest.mark.parametrize("form", ["points", "bars"])
-def test_nothing_measured(tmp_path, form):
-    show = {
-        "form": form,
-        "x": "clients",
-        "groups": ["clients"],
-        "lines": ["method"],
-        "bars": ["method"],
-    }
-    show["measures"] = {"Accuracy": "best_accuracy"}
-    made = experiment(show, {"clients": SIZES, "method": METHODS})
+@pytest.mark.parametrize(
+    "show",
+    [
+        {"form": "points", "x": "clients", "lines": ["method"]},
+        {"form": "bars", "groups": ["clients"], "bars": ["method"]},
+    ],
+)
+def test_nothing_measured(tmp_path, show):
+    measures = {"measures": {"Accuracy": "best_accuracy"}}
+    made = experiment(show | measures, {"clients": SIZES, "method": METHODS})
     [(_, figure)] = draw(study(tmp_path, made, metrics, lambda labels, seed: "missing"), accuracies)
     assert [text.get_text() for text in figure.axes[0].texts] == ["no finished runs"]
 

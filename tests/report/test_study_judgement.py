@@ -10,10 +10,10 @@ from support.study_folders import experiment, metrics, study
 
 from fedbench.report.entry import build_entry
 from fedbench.report.experiment import Experiment, Published
-from fedbench.report.measures import as_measure
 from fedbench.report.model import GridCell
 from fedbench.report.notes import Footnotes
 from fedbench.report.runs import Study
+from fedbench.report.spec import as_measure
 from fedbench.report.table import Values, build_grid
 
 TWO = {"method": {"A": "algo=a", "B": "algo=b"}}
@@ -26,7 +26,8 @@ STAR, NUMBER = ("*", None, "star"), ("20", 20.0, "")
 def cells(one: Study, measures: list, published: list[Published]) -> list[GridCell]:
     grid = build_grid(
         Values(one, measures),
-        {"rows": ["method"], "columns": []},
+        ["method"],
+        [],
         Footnotes(one),
         published,
         "A title",
@@ -95,9 +96,7 @@ def test_a_cell_that_is_not_what_its_label_says_has_no_verdict_and_says_why(tmp_
     one = study(tmp_path, made, lambda labels, seed: metrics(0.9), scale="decisive")
     notes = Footnotes(one)
     published = [printed(name, "Best", "90.00", 90.0, "") for name in "AB"]
-    grid = build_grid(
-        Values(one, [BEST]), {"rows": ["method"], "columns": []}, notes, published, ""
-    )
+    grid = build_grid(Values(one, [BEST]), ["method"], [], notes, published, "")
     assert [row.cells[0].verdict for row in grid.rows] == ["unmeasured", "match"]
     told = [notes.footnotes()[mark] for mark in grid.rows[0].cells[0].marks]
     assert "Not what the label says, hence no verdict: run with model=lenet." in told
@@ -147,10 +146,11 @@ def test_all_seeds_stand_in_the_settings_and_a_figure_shows_no_mean_over_lucky_o
     """Also when the first seed is missing; rounds to a target are a median in which the unreached
     count.
     """
-    target, seen = {"name": "rounds_to", "target": 0.5}, {}
+    target: dict = {"name": "rounds_to", "target": 0.5}
+    seen: dict = {}
 
     def draw(study, measure):
-        seen.update({cell.labels["method"]: measure(cell, target) for cell in study.cells})
+        seen.update({cell.labels["method"]: measure(cell, ROUNDS) for cell in study.cells})
         return []
 
     monkeypatch.setattr("fedbench.report.entry.draw", draw)

@@ -13,8 +13,8 @@ from support.study_folders import experiment, metrics, study
 from test_study_measures import METHODS, read
 
 from fedbench.report.frame import run_frame
-from fedbench.report.measures import as_measure
 from fedbench.report.readers import Reading
+from fedbench.report.spec import as_measure
 from fedbench.report.table import Values
 
 

@@ -52,9 +52,9 @@ def labels_of_paper(paper: str, axis: str) -> set[str]:
 def test_every_value_has_its_origin(name):
     experiment = load(name)
     for key, origin in experiment.provenance.items():
-        assert origin["from"] in ("paper", "code", "choice"), key
-        assert origin.get("why"), key
-        for axis, labels in (origin.get("only") or {}).items():
+        assert origin.source in ("paper", "code", "choice"), key
+        assert origin.why, key
+        for axis, labels in (origin.only or {}).items():
             assert {str(label) for label in labels} <= labels_of_paper(experiment.paper, axis), key
     if experiment.axes:
         assert {"rounds", "client.lr"} <= set(experiment.provenance)
@@ -103,15 +103,15 @@ def test_a_scale_says_what_it_changes(name, scale):
     if not experiment.has_scale(scale):
         return
     reduced, told = experiment.scales[scale], experiment.reduction(scale).lower()
-    lines = [reduced.get("overrides") or ""]
-    for axis, words in reduced.get("extra", {}).items():
+    lines = [reduced.overrides]
+    for axis, words in reduced.extra.items():
         lines += [words[label] or "" for label in experiment.labels(axis, scale) if label in words]
     values = dict(word.split("=", 1) for line in lines for word in shlex.split(line))
     for key, words in WORDS.items():
         same = str(looked_up(experiment.base, key)) == values.get(key)
         if key in values and not same and values[key] != "null":
             assert re.search(words, told), (key, values[key], told)
-    if reduced.get("seeds", experiment.seeds) != experiment.seeds:
+    if reduced.seeds not in (None, experiment.seeds):
         assert "seed" in told
 
 

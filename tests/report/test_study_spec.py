@@ -11,11 +11,13 @@ import yaml
 from support import study_small
 
 from fedbench.core.errors import BadInput
+from fedbench.report.checks import read_study
+from fedbench.report.experiment import load
 from fedbench.report.figures.draw import FORMS as DRAWN
 from fedbench.report.figures.draw import TABLES
 from fedbench.report.measures import DERIVED
 from fedbench.report.readers import READERS
-from fedbench.report.spec import FORMS, MEASURES, read_study
+from fedbench.report.spec import FORMS, MEASURES
 
 STUDY = yaml.safe_load("""
 title: Rates
@@ -38,10 +40,29 @@ show:
     - form: points
       x: rate
       lines: [method]
-      measures: {Mean: {name: mean_accuracy_last, rounds: 5}}
+      measures:
+        Mean: {name: mean_accuracy_last, rounds: 5}
+        Loss: {name: metric, column: test_loss, at: mean, rounds: [1, null]}
+        Index: {name: client_column, column: ecgr_index, third: last}
+        Norm: {name: gradient_norm, last: 1, layer: -1}
+        Size: {name: set_size, level: 0.9, rule: raps}
+        Distance: {name: distance_to, cell: {method: FedAvg}}
+        Gain: {name: difference_to, of: Best, cell: {rate: {0.2: 0.1}}}
+        Ratio: {name: ratio_to, of: Best, cell: {method: FedAvg}}
+        p: {name: mcnemar, against: {method: FedAvg}}
+        From: {name: stays_above, cell: {method: FedAvg}}
+        Place: {name: place, of: Best, axis: rate}
+        Early: {name: oscillation, third: first}
+        Clients: {name: distance_to, cell: {method: FedAvg}, of: clients}
+    - {form: gaps, panels: [rate], pairs: {both: [FedProx, FedAvg]}}
+    - {form: drift, cases: {near: [0, 1]}, start: 1, rate: 0.1, rounds: 2, optimum: 0.5}
+    - {form: selection, panels: [rate], clients: [0, 3]}
+    - {form: datasets, datasets: [mnist]}
 claims:
   - {text: FedProx is better, better: FedProx, than: [FedAvg], measure: Best, where: {rate: 0.1}}
   - {text: it is elegant, untestable: elegance has no unit}
+  - {text: as good, equal: FedProx, to: FedAvg, margin: 1}
+  - {text: significant, measure: p, below: 0.05}
 provenance:
   client.lr: {from: choice, why: usual, only: {rate: 0.1}}
 scales:
@@ -71,7 +92,8 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("show.measures.Best", 3, "study.show.measures.Best=3: must be a name or a section"),
     ("show.measures.Rounds.windw", 2, "Rounds.windw': did you mean 'study.show.measures.Rounds.wi"),
     ("show.measures.Rounds.window", 0, "Rounds.window=0: must be an integer of at least 1"),
-    ("show.measures.Rounds.target", None, "target=None: must be a number, {axis: {label: number}}"),
+    ("show.measures.Rounds.target", None, "Rounds.target is missing: it must have a value"),
+    ("show.measures.Rounds.target", "x", "target=x: must be a number, {axis: {label: number}}"),
     ("show.measures.Rounds.target", {"rate": {0.3: 1}}, "target.rate=0.3: did you mean '0.2'?"),
     ("show.measures.Faster.of", "Roundss", "Faster.of=Roundss: did you mean 'Rounds'?"),
     ("show.measures.Faster.baseline", {"method": "Avg"}, "Faster.baseline.method=Avg: did you"),
@@ -97,6 +119,60 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("scales.smoke.override", "", "'study.scales.smoke.override': did you mean 'study.scales.smok"),
     ("scales.smoke.keep", {"rate": 0.3}, "study.scales.smoke.keep.rate=0.3: did you mean '0.2'?"),
     ("scales.smoke.extra", {"method": {"X": ""}}, "smoke.extra.method=X: choose from FedAvg, FedP"),
+    ("seeds", [], "study.seeds=[]: must be different integers of at least 0, at least one"),
+    ("seeds", [0, 0], "study.seeds=[0, 0]: must be different integers of at least 0"),
+    ("seeds", [-1], "study.seeds=[-1]: must be different integers of at least 0"),
+    ("scales.smoke.seeds", [], "study.scales.smoke.seeds=[]: must be different integers"),
+    ("tune", {"grid": {"a": [1, 2]}, "only": []}, "study.tune.only=[]: must have a label"),
+    ("show.form", None, "study.show.form is missing: it must have a value"),
+    ("show.parts", None, "study.show.parts is missing: it must have a value"),
+    ("show.parts", [], "study.show.parts is missing: it must have a value"),
+    ("show.parts.0.form", "several", "has no effect with form=several, whose own"),
+    ("show.parts.0.y", "test_acuracy", "show.parts[0].y=test_acuracy: did you mean 'test_accurac"),
+    ("show.parts.0.x", "gradient", "study.show.parts[0].x=gradient: did you mean 'gradients'?"),
+    ("show.parts.1.x", None, "study.show.parts[1].x is missing: it must have a value"),
+    ("show.parts.1.measures", None, "study.show.parts[1].measures is missing: it must have a"),
+    ("show.parts.2.pairs", None, "study.show.parts[2].pairs is missing: it must have a value"),
+    ("show.parts.2.pairs.both", ["FedProx"], "pairs.both=['FedProx']: must be two labels, [one,"),
+    ("show.parts.2.pairs.both", ["FedProx", "Avg"], "pairs.both.method=Avg: did you mean 'FedA"),
+    ("show.parts.2.y", "tset_loss", "study.show.parts[2].y=tset_loss: did you mean 'test_loss'?"),
+    ("show.parts.3.cases", None, "study.show.parts[3].cases is missing: it must have a value"),
+    ("show.parts.3.cases.near", ["x"], "study.show.parts[3].cases.near[0]=x: must be a number"),
+    ("show.parts.3.optimum", None, "study.show.parts[3].optimum is missing: it must have a value"),
+    ("show.parts.4.clients", "al", "parts[4].clients=al: must be all, or a list such as [0, 1]"),
+    ("show.parts.4.clients", [-1], "parts[4].clients=[-1]: must be all, or a list such as [0, 1]"),
+    ("show.parts.5.datasets", ["mnits"], "parts[5].datasets=mnits: did you mean 'mnist'?"),
+    ("show.parts.5.datasets", None, "study.show.parts[5].datasets is missing: it must have a"),
+    ("show.parts.1.measures.Loss.rounds", [1], "rounds=[1]: must be [from, to] with from at most"),
+    ("show.parts.1.measures.Loss.rounds", [70, 10], "rounds=[70, 10]: must be [from, to] with"),
+    ("show.parts.1.measures.Loss.column", "tset_loss", "Loss.column=tset_loss: did you mean 'tes"),
+    ("show.parts.1.measures.Loss.column", None, "Loss.column is missing: it must have a value"),
+    ("show.parts.1.measures.Index.column", "ecgr_idx", "Index.column=ecgr_idx: did you mean 'ecg"),
+    ("show.parts.1.measures.Index.third", "lst", "Index.third=lst: did you mean 'last'?"),
+    ("show.parts.1.measures.Early.third", "frist", "Early.third=frist: did you mean 'first'?"),
+    ("show.parts.1.measures.Clients.of", "client", "Clients.of=client: did you mean 'clients'?"),
+    ("show.parts.1.measures.Place.of", "Bst", "Place.of=Bst: did you mean 'Best'?"),
+    ("show.parts.1.measures.Place.of", None, "Place.of is missing: it must have a value"),
+    ("show.parts.1.measures.Place.axis", "rat", "Place.axis=rat: did you mean 'rate'?"),
+    ("show.parts.1.measures.Norm.layer", [1], "Norm.layer=[1]: must be a name or a place"),
+    ("show.parts.1.measures.Size.rule", "rasp", "Size.rule=rasp: did you mean 'raps'?"),
+    ("show.parts.1.measures.Size.level", None, "Size.level is missing: it must have a value"),
+    ("show.parts.1.measures.Distance.cell", None, "Distance.cell is missing: it must have a val"),
+    ("show.parts.1.measures.Gain.cell", None, "Gain.cell is missing: it must have a value"),
+    ("show.parts.1.measures.Gain.of", None, "Gain.of is missing: it must have a value"),
+    ("show.parts.1.measures.Ratio.cell", {}, "Ratio.cell is missing: it must have a value"),
+    ("show.parts.1.measures.p.against", None, "p.against is missing: it must have a value"),
+    ("show.parts.1.measures.From.cell", None, "From.cell is missing: it must have a value"),
+    ("show.measures.Faster.baseline", None, "Faster.baseline is missing: it must have a value"),
+    ("claims.0.margin", 1, "study.claims[0].equal is missing: margin belongs to equal and to"),
+    ("claims.2.ties", True, "study.claims[2].better is missing: ties belongs to better and than"),
+    ("claims.0.than", ["FedProx"], "claims[0].than=FedProx: must not be in study.claims[0].better"),
+    ("claims.0.measure", "p", "study.claims[0]=better: must be below, as its measure is a p-value"),
+]
+FINE: list[tuple[str, Any]] = [
+    ("show.parts.0.x", "alg/x"),
+    ("show.parts.0.y", "times_clipped"),  # what a method of one's own records
+    ("show.parts.1.measures.Loss.rounds", [1, 1]),
 ]
 
 
@@ -133,6 +209,31 @@ def test_a_mistake_is_one_line_that_names_the_key(path, value, words):
     assert message.startswith("experiment=mine: ")
     assert words in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(("path", "value"), FINE, ids=[one[0] for one in FINE])
+def test_what_is_unusual_but_possible_is_read(path, value):
+    read_study(changed(path, value), "mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "must be a file beside wrong.yaml"),
+        ("method,measure,printed,value\n", "must have the columns measure, printed, value, std, f"),
+        ("metod,measure,printed,value,std,flag\n", "must have the columns measure, printed, valu"),
+    ],
+)
+def test_published_numbers_that_cannot_be_read_are_refused(tmp_path, monkeypatch, text, words):
+    table = f"{study_small.TABLE}  published: numbers.csv\n"
+    folder = study_small.write_configuration(tmp_path / "conf", wrong=table)
+    study_small.use(folder, monkeypatch)
+    if text is not None:
+        (folder / "experiment/small/numbers.csv").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        load("small/wrong")
+    expected = f"experiment=small/wrong: study.published=numbers.csv: {words}"
+    assert str(caught.value).startswith(expected)
 
 
 def test_every_form_and_measure_that_can_be_made_has_its_types_and_the_other_way_round():

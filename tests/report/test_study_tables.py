@@ -8,8 +8,8 @@ import pytest
 from support.study_folders import experiment, metrics, study
 
 from fedbench.report.experiment import Published
-from fedbench.report.measures import as_measure
 from fedbench.report.notes import Footnotes
+from fedbench.report.spec import as_measure
 from fedbench.report.table import Values, build_grid
 
 TWO = {"method": {"A": "algo=a", "B": "algo=b"}}
@@ -30,7 +30,7 @@ def one_cell(
     made = experiment({}, {"method": {"A": ""}}, seeds=list(range(len(text))), **fields)
     one = study(folder, made, lambda labels, seed: metrics(*curves.get(seed, (0.1,))), states(text))
     notes = Footnotes(one)
-    grid = build_grid(Values(one, [measure]), {"rows": ["method"]}, notes, list(published), "T")
+    grid = build_grid(Values(one, [measure]), ["method"], [], notes, list(published), "T")
     return grid.rows[0].cells[0], notes
 
 
@@ -137,7 +137,7 @@ def test_footnotes_say_what_a_reader_must_know(tmp_path):
         },
     )
     notes = Footnotes(one)
-    grid = build_grid(Values(one, [BEST]), {"rows": ["method"]}, notes, [], "T")
+    grid = build_grid(Values(one, [BEST]), ["method"], [], notes, [], "T")
     told = [[notes.footnotes()[mark] for mark in row.cells[0].marks] for row in grid.rows]
     shared = [
         "Reduced scale (smoke): 2 rounds.",
@@ -182,15 +182,14 @@ def test_columns_are_named_for_programs_and_cells_that_do_not_exist_are_empty(tm
     one = study(
         tmp_path, made, lambda labels, seed: metrics(values[labels["method"] + labels["data"]])
     )
-    show = {"rows": ["method"], "columns": ["data"]}
-    grid = build_grid(Values(one, [BEST]), show, Footnotes(one), [], "T")
+    grid = build_grid(Values(one, [BEST]), ["method"], ["data"], Footnotes(one), [], "T")
     assert (grid.columns, grid.column_names, grid.measure) == ([["X"], ["Y"]], ["data"], "Best")
     assert [[cell.measured for cell in row.cells] for row in grid.rows] == [
         ["50.00", "60.00"],
         ["70.00", ""],
     ]
-    both = build_grid(Values(one, [BEST, ROUNDS]), show, Footnotes(one), [], "T")
+    both = build_grid(Values(one, [BEST, ROUNDS]), ["method"], ["data"], Footnotes(one), [], "T")
     assert both.columns == [["X", "Best"], ["X", "Rounds"], ["Y", "Best"], ["Y", "Rounds"]]
     assert both.column_names == ["data", "measure"]
-    bare = build_grid(Values(one, [BEST]), {"rows": ["method", "data"]}, Footnotes(one), [], "T")
+    bare = build_grid(Values(one, [BEST]), ["method", "data"], [], Footnotes(one), [], "T")
     assert (bare.columns, bare.column_names, len(bare.rows)) == ([["Best"]], ["measure"], 3)

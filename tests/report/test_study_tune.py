@@ -10,8 +10,9 @@ import yaml
 from support import study_small
 
 from fedbench.core.errors import BadInput
+from fedbench.report.checks import read_study
 from fedbench.report.experiment import load
-from fedbench.report.spec import Tune, read_study, trials_of
+from fedbench.report.spec import Tune, trials_of
 from fedbench.report.tune import trial_plan
 
 RATES = [0.0001, 0.001, 0.2, 0.002]

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from fedbench.report.experiment import Published
 from fedbench.report.model import VERDICTS
+from fedbench.report.spec import Tolerance, as_measure
 from fedbench.report.statistics import censored, speed_up
-from fedbench.report.verdict import Tolerance, compare, tolerance_for
+from fedbench.report.verdict import compare, tolerance_for
 
-POINTS = tolerance_for("best_accuracy")
-ROUNDS = tolerance_for({"name": "rounds_to", "target": 0.99})
+ACCURACY = as_measure("Best", "best_accuracy")
+P_VALUE = as_measure("p", {"name": "mcnemar", "against": {"method": "FedAvg"}})
+POINTS = tolerance_for(ACCURACY)
+ROUNDS = tolerance_for(as_measure("Rounds", {"name": "rounds_to", "target": 0.99}))
 
 
 def printed(text: str, value: float | None, std: float | None = None, flag: str = "") -> Published:
@@ -38,11 +41,19 @@ def printed(text: str, value: float | None, std: float | None = None, flag: str 
         ({"name": "rounds_to", "target": 0.9}, None, Tolerance(0.25, 1.0, True)),
         ({"name": "bytes_to", "target": 0.9}, 3.0, Tolerance(0.25, 1.0, True)),
         ({"name": "gradients_to", "target": 0.9}, None, Tolerance(0.25, 1.0, True)),
-        ({"name": "speed_up", "of": "Rounds"}, None, Tolerance(0.25, 1.0, True)),
-        ("seconds", None, Tolerance(0.1, 0.5, True)),
-        ({"name": "mcnemar"}, None, Tolerance(0.0, 0.0, False, 0.05)),
         (
-            {"name": "rounds_to", "tolerance": {"match": 5, "near": 20}},
+            {"name": "speed_up", "of": "Rounds", "baseline": {"method": "FedAvg"}},
+            None,
+            Tolerance(0.25, 1.0, True),
+        ),
+        ("seconds", None, Tolerance(0.1, 0.5, True)),
+        (
+            {"name": "mcnemar", "against": {"method": "FedAvg"}},
+            None,
+            Tolerance(0.0, 0.0, False, 0.05),
+        ),
+        (
+            {"name": "rounds_to", "target": 0.9, "tolerance": {"match": 5, "near": 20}},
             None,
             Tolerance(5.0, 20.0, False),
         ),
@@ -50,7 +61,7 @@ def printed(text: str, value: float | None, std: float | None = None, flag: str 
     ],
 )
 def test_default_and_own_tolerances(measure, std, expected):
-    assert tolerance_for(measure, std) == expected
+    assert tolerance_for(as_measure("M", measure), std) == expected
 
 
 # Numbers against numbers
@@ -74,11 +85,11 @@ def test_accuracies_by_hand(value, published, expected):
 
 def test_a_large_published_deviation_widens_the_match():
     published = printed("60.0 (±2.0)", 60.0, 2.0)
-    assert compare(64.0, published, tolerance_for("best_accuracy", published.std)) == (
+    assert compare(64.0, published, tolerance_for(ACCURACY, published.std)) == (
         "match",
         "+4.0",
     )
-    assert compare(64.1, published, tolerance_for("best_accuracy", published.std)) == (
+    assert compare(64.1, published, tolerance_for(ACCURACY, published.std)) == (
         "miss",
         "+4.1",
     )
@@ -124,7 +135,7 @@ def test_a_published_zero_has_no_factor():
     ],
 )
 def test_p_values_only_by_the_side_of_the_threshold(value, published, expected):
-    assert compare(value, printed(str(published), published), tolerance_for("mcnemar")) == expected
+    assert compare(value, printed(str(published), published), tolerance_for(P_VALUE)) == expected
 
 
 # Stars, dashes, bounds
@@ -223,7 +234,7 @@ def test_measured_and_published_may_change_places(one, two, relative):
 )
 def test_every_case_has_a_verdict(value, sign, failed, which):
     published = [STAR, DASH, OVER, NUMBER, None][which]
-    for tolerance in (POINTS, ROUNDS, tolerance_for("mcnemar")):
+    for tolerance in (POINTS, ROUNDS, tolerance_for(P_VALUE)):
         assert compare(value, published, tolerance, sign, failed)[0] in VERDICTS
 
 

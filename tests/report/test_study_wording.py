@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedbench.report.experiment import Published
-from fedbench.report.measures import as_measure
+from fedbench.report.spec import as_measure
 from fedbench.report.wording import caption
 
 

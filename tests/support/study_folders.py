@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 from fedbench.report.experiment import Experiment
 from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.spec import read_section
 
 Files = dict[str, Any]  # name -> a table; arrays by name for .npz and .safetensors
 
@@ -29,7 +30,10 @@ def experiment(
         },
         **fields,
     }
-    return Experiment("made/up", "Made up", "Figure 1", "A title", show, axes or {}, **given)
+    named = {"paper": "Made up", "number": "Figure 1", "title": "A title"}
+    shown = {"form": "table", **show}
+    study = read_section({**named, "show": shown, "axes": axes or {}, **given})
+    return Experiment(**vars(study), name="made/up")
 
 
 def study(

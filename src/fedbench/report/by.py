@@ -21,11 +21,11 @@ from fedbench.report.effects import Effect, Judgement, Range, Score, effect_of, 
 from fedbench.report.entry import build_entry
 from fedbench.report.experiment import OWN, Cell, Experiment
 from fedbench.report.frame import run_frame
-from fedbench.report.measures import as_measure
 from fedbench.report.model import Entry, Grid, GridCell, GridRow
 from fedbench.report.page import write_page
 from fedbench.report.render import write_tables
 from fedbench.report.runs import DIVERGED, FINISHED, Study, StudyCell, StudyRun
+from fedbench.report.spec import Bars, Curves, Several, as_measure
 from fedbench.report.table import Values
 from fedbench.runs.folder import SUMMARY
 from fedbench.runs.table import load_runs, settings
@@ -39,7 +39,7 @@ def render_by(results: Path, keys: Sequence[str]) -> tuple[Entry, Path]:
     study = study_by(results, keys)
     entry = build_entry(study, results)
     entry.command = f"fedbench-tables render {results} --by {','.join(keys)}"
-    frame = run_frame(Values(study, [as_measure(*one) for one in MEASURES.items()]))
+    frame = run_frame(Values(study, list(study.experiment.show.measures.values())))
     entry.grids += [differences(frame, list(keys), measure) for measure in MEASURES]
     name = study.experiment.name
     write_tables(entry, results / "tables" / name)
@@ -80,13 +80,20 @@ def study_by(results: Path, keys: Sequence[str]) -> Study:
 
 def _experiment(keys: list[str], axes: dict[str, dict[str, str]]) -> Experiment:
     first, *others = keys
-    curves = {"form": "curves", "title": "Test accuracy by round", "panels": others}
-    curves |= {"lines": [first], "x": "round", "y": "test_accuracy", "band": "std"}
-    bars = {"form": "bars", "title": "Accuracy", "panels": [], "groups": others, "bars": [first]}
-    show: dict[str, Any] = {"form": "several", "rows": [first], "columns": others}
-    show |= {"measures": MEASURES, "parts": [curves, bars | {"measures": MEASURES}]}
-    name = "by-" + "-".join(key.replace("/", ".") for key in keys)
-    return Experiment(name, OWN, f"By {', '.join(keys)}", "Runs of a folder", show, axes)
+    measures = {label: as_measure(label, name) for label, name in MEASURES.items()}
+    curves = Curves(form="curves", title="Test accuracy by round", panels=others, lines=[first])
+    bars = Bars(form="bars", title="Accuracy", groups=others, bars=[first], measures=measures)
+    show = Several(
+        form="several", rows=[first], columns=others, measures=measures, parts=[curves, bars]
+    )
+    return Experiment(
+        name="by-" + "-".join(key.replace("/", ".") for key in keys),
+        paper=OWN,
+        number=f"By {', '.join(keys)}",
+        title="Runs of a folder",
+        show=show,
+        axes=axes,
+    )
 
 
 def _label(value: Any) -> str:

@@ -192,11 +192,11 @@ def _runs(experiment: Experiment, scale: str) -> str:
 def _state(experiment: Experiment, archived: Plan | None, results: Path) -> str:
     lacking = [_lacking(experiment, cell) for cell in experiment.cells(PAPER)]
     needed = ", ".join(dict.fromkeys(name for names in lacking for name in names))
-    own = [claim for claim in experiment.claims if "untestable" not in claim]
+    own = [claim for claim in experiment.claims if claim.untestable is None]
     if not experiment.claims:
         state = state_of([])
     elif not own:
-        return f"{NOT_TESTABLE}: {experiment.claims[0]['untestable']}"
+        return f"{NOT_TESTABLE}: {experiment.claims[0].untestable}"
     elif archived is not None:
         state = state_of(claims_of(study_of(archived, results / ARCHIVE)))
     elif lacking and all(lacking):

@@ -33,16 +33,14 @@ from fedbench.report.effects import (
 )
 from fedbench.report.experiment import Experiment, Published
 from fedbench.report.frame import run_frame, tried
-from fedbench.report.measures import Measure
 from fedbench.report.model import IN_PART, Claim, Comparison, Entry, Panel
 from fedbench.report.runs import DIVERGED, REFUSED
 from fedbench.report.significance import holm
-from fedbench.report.spec import METHOD, PAPER, SMOKE
+from fedbench.report.spec import PAPER, SMOKE, Measure, Statement
 from fedbench.report.statistics import plain
 from fedbench.report.table import Values
 
 NOT_TESTABLE = "not testable"
-KINDS = ("better", "equal", "above", "below", "between")
 LEAST_MARGIN = 1.0  # points, of an equivalence claim that states none
 TOLD = 3  # comparisons that the one line about a claim names
 
@@ -67,9 +65,9 @@ def judge_claims(values: Values, published: Sequence[Published]) -> list[Claim]:
     frame, experiment = run_frame(values), values.study.experiment
     claims = []
     for spec in experiment.claims:
-        label = spec.get("measure") or next(iter(values.measures), "")
+        label = spec.measure or next(iter(values.measures), "")
         claim = _judge(spec, values.measures.get(label), values, frame, published)
-        claim.main = bool(spec.get("main"))
+        claim.main = spec.main
         claim.reading = _is_reading(spec, experiment)
         if values.study.scale == SMOKE:
             claim = Claim(claim.text, "", main=claim.main, reading=claim.reading, key=claim.key)
@@ -77,24 +75,25 @@ def judge_claims(values: Values, published: Sequence[Published]) -> list[Claim]:
     return claims
 
 
-def _is_reading(spec: Mapping[str, Any], experiment: Experiment) -> bool:
+def _is_reading(spec: Statement, experiment: Experiment) -> bool:
     """Whether a claim is about a further reading of the paper, rather than about the first."""
-    sides = [name for key in ("better", "than", "equal", "to") for name in listed(spec.get(key))]
-    kept = [listed(labels) for labels in (spec.get("where") or {}).values()]
+    sides = [name for side in (spec.better, spec.than, spec.equal, spec.to) for name in side or []]
     readings = set(experiment.readings)
+    kept = spec.where.values()
     return not readings.isdisjoint(sides) or any(readings.issuperset(labels) for labels in kept)
 
 
 def _judge(
-    spec: Mapping[str, Any],
+    spec: Statement,
     measure: Measure | None,
     values: Values,
     frame: pd.DataFrame,
     published: Sequence[Published],
 ) -> Claim:
-    text = str(spec["text"])
-    if "untestable" in spec or not any(kind in spec for kind in KINDS):
-        why = str(spec.get("untestable") or "no measure of this program can test it")
+    text = spec.text
+    kinds = (spec.better, spec.equal, spec.above, spec.below, spec.between)
+    if spec.untestable is not None or all(kind is None for kind in kinds):
+        why = spec.untestable or "no measure of this program can test it"
         return Claim(text, NOT_TESTABLE, why, key=frozenset([text]))
     if measure is None:
         return Claim(text, NOT_TESTABLE, "its measure is not taken here", key=frozenset([text]))
@@ -126,9 +125,7 @@ def _name(pair: PairedRuns) -> Name:
     return pair.own, pair.other, pair.setting
 
 
-def _untested(
-    spec: Mapping[str, Any], measure: Measure, experiment: Experiment, tested: set[Name]
-) -> str:
+def _untested(spec: Statement, measure: Measure, experiment: Experiment, tested: set[Name]) -> str:
     """Which of the comparisons that the claim makes at paper scale were not made: `FedBN, FedNova;
     7 of 8 panels`, sides and panels without any.
     """
@@ -152,16 +149,17 @@ def _untested(
     return "; ".join(parts) or f"{len(missing)} of {len(wanted)} comparisons"
 
 
-def _range(spec: Mapping[str, Any], measure: Measure, pair: PairedRuns) -> Range | None:
+def _range(spec: Statement, measure: Measure, pair: PairedRuns) -> Range | None:
     """Where the claim says that the difference lies; None for an equivalence without a margin."""
-    if "by" in spec or "between" in spec:
-        low, high = (float(limit) for limit in spec.get("by") or spec["between"])
+    limits = spec.by or spec.between
+    if limits is not None:
+        low, high = limits
         return Range(low, high)
-    if "equal" not in spec:
-        return Range(closed=bool(spec.get("ties")))
-    if "margin" in spec:
-        margin = float(spec["margin"])
-    elif not (measure.is_accuracy or measure.parameters.get("percent")):
+    if spec.equal is None:
+        return Range(closed=spec.ties)
+    if spec.margin is not None:
+        margin = spec.margin
+    elif not (measure.is_accuracy or measure.percent):
         return None
     else:
         margin = max(LEAST_MARGIN, 2 * pair.spread)
@@ -169,7 +167,7 @@ def _range(spec: Mapping[str, Any], measure: Measure, pair: PairedRuns) -> Range
 
 
 def _paired_runs(
-    spec: Mapping[str, Any],
+    spec: Statement,
     measure: Measure,
     values: Values,
     frame: pd.DataFrame,
@@ -187,11 +185,11 @@ def _paired_runs(
     if _is_within(spec):
         yield from _within_a_run(spec, measure, values, within, axes, printed)
         return
-    axis = spec.get("axis", METHOD)
-    sign = 1.0 if measure.higher_is_better or "equal" in spec else -1.0
+    sign = 1.0 if measure.higher_is_better or spec.equal is not None else -1.0
     for labels, one, two, *both in _sided(spec, axes, within):
         own, other = _same_seeds(*both)
-        keys = [(frozenset({**labels, axis: name}.items()), measure.label) for name in (one, two)]
+        sides = [frozenset({**labels, spec.axis: name}.items()) for name in (one, two)]
+        keys = [(side, measure.label) for side in sides]
         numbers = [printed.get(key) for key in keys]
         yield PairedRuns(
             one,
@@ -200,32 +198,30 @@ def _paired_runs(
             (_scores(own, measure, sign), _scores(other, measure, sign)),
             _difference(numbers, sign),
             _untestable(pd.concat([own, other])),
-            f"{measure.name} {measure.parameters} {_names(own)} {_names(other)}",
+            f"{measure.unlabelled} {_names(own)} {_names(other)}",
             tuple(own["seed"]),
             max(spreads.get(key) or 0.0 for key in keys),
         )
 
 
-def _spoken_of(
-    spec: Mapping[str, Any], experiment: Experiment, frame: pd.DataFrame
-) -> pd.DataFrame:
+def _spoken_of(spec: Statement, experiment: Experiment, frame: pd.DataFrame) -> pd.DataFrame:
     """The rows that the claim is about: those of `where`, and further readings if it names them."""
-    for axis, labels in (spec.get("where") or {}).items():
-        frame = frame[frame[axis].isin(listed(labels))]
+    for axis, labels in spec.where.items():
+        frame = frame[frame[axis].isin(labels)]
     if not _is_reading(spec, experiment):
         frame = frame[~frame[list(experiment.axes)].isin(experiment.readings).any(axis=1)]
     return frame
 
 
 def _sided(
-    spec: Mapping[str, Any], axes: list[str], frame: pd.DataFrame
+    spec: Statement, axes: list[str], frame: pd.DataFrame
 ) -> Iterable[tuple[dict[str, str], str, str, pd.DataFrame, pd.DataFrame]]:
     """In every panel that has both: its labels, the two sides, and the rows of each."""
-    axis = spec.get("axis", METHOD)
+    axis = spec.axis
     sides = [
         (one, two)
-        for one in listed(spec.get("better", spec.get("equal")))
-        for two in listed(spec.get("than", spec.get("to")))
+        for one in spec.better or spec.equal or []
+        for two in spec.than or spec.to or []
         if one != two
     ]
     for labels, panel in _panels(frame, [name for name in axes if name != axis]):
@@ -235,18 +231,18 @@ def _sided(
                 yield labels, one, two, own, other
 
 
-def _is_within(spec: Mapping[str, Any]) -> bool:
+def _is_within(spec: Statement) -> bool:
     """Whether the claim compares numbers of the same run."""
-    return any(kind in spec for kind in ("above", "below", "between"))
+    return spec.better is None and spec.equal is None
 
 
-def _limit(spec: Mapping[str, Any]) -> str:
+def _limit(spec: Statement) -> str:
     """What a run's number is compared with: another measure, or a number."""
-    return str(spec["above"]) if "above" in spec else f"{float(spec.get('below', 0.0)):g}"
+    return f"{spec.below or 0.0:g}" if spec.above is None else spec.above
 
 
 def _within_a_run(
-    spec: Mapping[str, Any],
+    spec: Statement,
     measure: Measure,
     values: Values,
     within: pd.DataFrame,
@@ -257,13 +253,13 @@ def _within_a_run(
 
     A claim of lying between two numbers takes the measure as it is, against 0.
     """
-    sign = -1.0 if "below" in spec else 1.0
-    limit, other = float(spec.get("below", 0.0)), _limit(spec)
+    sign = 1.0 if spec.below is None else -1.0
+    limit, other = spec.below or 0.0, _limit(spec)
     for labels, panel in _panels(within, axes):
         key = frozenset(labels.items())
         numbers = [printed.get((key, measure.label))]
         scores = [_scores(panel, measure, sign)]
-        if "above" in spec:
+        if spec.above is not None:
             second = values.measures[other]
             scores.append(_scores(panel, second, sign))
             numbers.append(printed.get((key, other)))
@@ -277,7 +273,7 @@ def _within_a_run(
             (scores[0], scores[1]),
             _difference(numbers, sign),
             _untestable(panel),
-            f"{measure.name} {measure.parameters} {other} {_names(panel)}",
+            f"{measure.unlabelled} {other} {_names(panel)}",
             tuple(panel["seed"]),
         )
 
@@ -342,7 +338,7 @@ def _over_pairs(
     if not pairs:
         return Claim(text, NOT_TESTABLE, "left out at this scale", key=frozenset([text]))
     testable = [pair for pair in pairs if not pair.untestable]
-    unit = "points" if measure.is_accuracy or measure.parameters.get("percent") else ""
+    unit = "points" if measure.is_accuracy or measure.percent else ""
     comparisons = []
     for sides in dict.fromkeys((pair.own, pair.other) for pair in pairs):
         mine = [place for place, pair in enumerate(pairs) if (pair.own, pair.other) == sides]
@@ -473,20 +469,19 @@ def signed(value: float) -> str:
 
 
 def _all_significant(
-    spec: Mapping[str, Any], measure: Measure, values: Values, frame: pd.DataFrame
+    spec: Statement, measure: Measure, values: Values, frame: pd.DataFrame
 ) -> Claim:
     """Whether every p is below the claim's limit: a count, as a p has no interval.
 
     A larger p found no difference, which contradicts nothing; the other side far ahead does.
     """
-    text, limit = str(spec["text"]), float(spec["below"])
-    where = spec.get("where") or {}
-    cells = [cell for cell in values.study.cells if cell.cell.matches(where)]
+    text, limit = spec.text, spec.below or 0.0
+    cells = [cell for cell in values.study.cells if cell.cell.matches(spec.where)]
     found: dict[str, float] = {}
     behind: list[float] = []
     reasons = []
     few = 0
-    wanted = [cell for cell in values.study.experiment.cells(PAPER) if cell.matches(where)]
+    wanted = [cell for cell in values.study.experiment.cells(PAPER) if cell.matches(spec.where)]
     left = len(wanted) - len(cells)
     for cell in cells:
         own = frame[(frame[list(cell.labels)] == pd.Series(cell.labels)).all(axis=1)]
@@ -498,7 +493,7 @@ def _all_significant(
             found[title(cell.labels)] = math.inf if value.behind else value.number
             behind.append(value.number if value.behind else 1.0)
             few += len(cell.finished) < 3
-    key = frozenset([f"{measure.name} {measure.parameters} {_names(frame)}"])
+    key = frozenset([f"{measure.unlabelled} {_names(frame)}"])
     if not found:
         why = "; ".join(dict.fromkeys(reasons))
         return Claim(text, NOT_TESTABLE if why else UNDECIDED, why or "not run yet", key=key)
@@ -532,12 +527,6 @@ def mark_repeats(entries: Sequence[Entry]) -> None:
             claim.repeats = first
             if not first and not claim.reading:
                 known.append((entry.paper, claim.key, entry.number))
-
-
-def listed(names: Any) -> list[str]:
-    if names is None:
-        return []
-    return [str(name) for name in names] if isinstance(names, list | tuple) else [str(names)]
 
 
 def title(labels: Mapping[str, str]) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedbench.report.measures import Measure, is_reference
+from fedbench.report.measures import is_reference
 from fedbench.report.model import Grid, GridCell, GridRow
 from fedbench.report.notes import Footnotes
 from fedbench.report.readers import UNREADABLE, Reading, cost_series
 from fedbench.report.runs import Study, StudyCell, StudyRun
 from fedbench.report.significance import Paired, holm, paired
+from fedbench.report.spec import METHOD, Measure, Metric
 from fedbench.report.statistics import accuracy_at, equal_budget, plain
 from fedbench.report.table import Values, combinations, mcnemar_between
 from fedbench.report.value import plain_value, seeds_text
 
-METHOD = "method"
 COSTS = {"bytes": "megabytes sent and received", "gradients": "gradients of single examples"}
 
 
@@ -32,9 +32,7 @@ def accuracy_columns(measures: list[Measure]) -> list[str]:
     has none.
     """
     accuracies = [measure for measure in measures if measure.is_accuracy]
-    columns = [
-        one.parameters["column"] if one.name == "metric" else "test_accuracy" for one in accuracies
-    ]
+    columns = [one.column if isinstance(one, Metric) else "test_accuracy" for one in accuracies]
     return list(dict.fromkeys(columns)) or ["test_accuracy"]
 
 

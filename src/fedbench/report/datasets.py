@@ -11,12 +11,13 @@ import yaml
 from fedbench.config.validate import config_folder
 from fedbench.report.experiment import Experiment, Published
 from fedbench.report.model import Grid, GridCell, GridRow
+from fedbench.report.spec import Datasets
 from fedbench.report.statistics import plain
 
 COLUMNS = ("Description", "Classes", "Images", "Resolution", "Year")
 
 
-def datasets_grid(experiment: Experiment) -> Grid:
+def datasets_grid(experiment: Experiment, show: Datasets) -> Grid:
     """A row a dataset. Numbers that differ are a miss; words cannot be compared, and the year is
     the paper's alone.
     """
@@ -25,7 +26,7 @@ def datasets_grid(experiment: Experiment) -> Grid:
         for number in experiment.published_numbers()
     }
     rows = []
-    for name in experiment.show["datasets"]:
+    for name in show.datasets:
         known = facts(name)
         rows.append(
             GridRow(

@@ -5,20 +5,27 @@ links.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedbench.report.claims import judge_claims
-from fedbench.report.comparison import COSTS, METHOD, accuracy_columns, equal_cost, significance
+from fedbench.report.comparison import COSTS, accuracy_columns, equal_cost, significance
 from fedbench.report.datasets import datasets_grid
 from fedbench.report.figures import describe, draw, save
-from fedbench.report.measures import DERIVED, OF_ANOTHER, Measure, as_measure, measures_of, readings
+from fedbench.report.measures import DERIVED, readings
 from fedbench.report.model import Claim, Entry, Grid, Picture, RunLink, Setting
 from fedbench.report.notes import Footnotes
 from fedbench.report.readers import UNREADABLE
 from fedbench.report.runs import FAILED, REFUSED, Study, StudyCell, StudyRun
-from fedbench.report.spec import SMOKE
+from fedbench.report.spec import (
+    METHOD,
+    SMOKE,
+    Datasets,
+    Measure,
+    OfAnother,
+    Several,
+    as_measure,
+)
 from fedbench.report.table import Values, build_grid, combinations
 from fedbench.report.value import cost_value
 from fedbench.report.wording import caption
@@ -51,12 +58,12 @@ def build_entry(study: Study, results: Path) -> Entry:
         problems=_problems(study),
         plumbing=scale == SMOKE,
     )
-    form = experiment.show["form"]
-    if form == "datasets":
-        entry.grids = [datasets_grid(experiment)]
+    show = experiment.show
+    if isinstance(show, Datasets):
+        entry.grids = [datasets_grid(experiment, show)]
     elif study.cells and values.measures:
         entry.grids = _grids(values, notes, published)
-    if form not in TABLES:
+    if show.form not in TABLES:
         entry.pictures = _pictures(study, values, results)
     entry.claims = judge_claims(values, published)
     for claim in entry.claims:
@@ -79,21 +86,14 @@ def _all_measures(study: Study) -> list[Measure]:
     own.
     """
     show = study.experiment.show
-    parts = [show, *(show.get("parts") or [])]
-    found = [measure for part in parts for measure in measures_of(part)]
-    shown = {
-        measure.label
-        for part in parts
-        if part.get("form") in MEASURED
-        for measure in measures_of(part)
-    }
-    named = [claim.get(key) for claim in study.experiment.claims for key in ("measure", "above")]
-    shown |= {label for label in named if label is not None}
+    parts = [show, *(show.parts if isinstance(show, Several) else [])]
+    found = [measure for part in parts for measure in part.measures.values()]
+    shown = {label for part in parts if part.form in MEASURED for label in part.measures}
+    for claim in study.experiment.claims:
+        shown |= {label for label in (claim.measure, claim.above) if label is not None}
     shown |= {number.measure for number in study.experiment.published_numbers()}
     shown |= {
-        measure.parameters["of"]
-        for measure in found
-        if measure.label in shown and measure.name in OF_ANOTHER
+        measure.of for measure in found if measure.label in shown and isinstance(measure, OfAnother)
     }
     found = [measure for measure in found if measure.label in shown]
     if not found and study.cells:
@@ -105,18 +105,18 @@ def _grids(values: Values, notes: Footnotes, published: list[Any]) -> list[Grid]
     study = values.study
     show = study.experiment.show
     axes = list(study.experiment.axes)
-    rows = show.get("rows") or ([METHOD] if METHOD in axes else axes[:1])
-    columns = list(show.get("columns") or [])
-    columns += [
-        axis for axis in axes if axis not in rows + columns and len(combinations(study, [axis])) > 1
+    rows = show.rows or ([METHOD] if METHOD in axes else axes[:1])
+    named = [*rows, *show.columns]
+    columns = [
+        *show.columns,
+        *(axis for axis in axes if axis not in named and len(combinations(study, [axis])) > 1),
     ]
-    title = (
-        study.experiment.title if show["form"] == "table" else "Numbers of the runs in the figure"
-    )
-    grids = [build_grid(values, {"rows": rows, "columns": columns}, notes, published, title)]
+    is_table = show.form == "table"
+    title = study.experiment.title if is_table else "Numbers of the runs in the figure"
+    grids = [build_grid(values, rows, columns, notes, published, title)]
     measures = list(values.measures.values())
     grids[0].caption = caption(measures, published)
-    if show["form"] == "table" and METHOD in axes:
+    if is_table and METHOD in axes:
         costs = [(column, kind) for column in accuracy_columns(measures) for kind in COSTS]
         grids += [
             grid
@@ -145,14 +145,13 @@ def _rests_on(claim: Claim, entry: Entry, tuned: bool) -> str:
 
 
 def _pictures(study: Study, values: Values, results: Path) -> list[Picture]:
-    def measure(cell: StudyCell, spec: Any) -> list[float | None]:
-        wanted = as_measure("", spec)
+    def measure(cell: StudyCell, wanted: Measure) -> list[float | None]:
         if wanted.is_cost:  # a mean over those seeds that got there would hide the others
             median = cost_value(readings(study, cell, wanted))
             return [None if median.sign or median.failed else median.number]
         if wanted.name not in DERIVED:
             return [reading.value for reading in readings(study, cell, wanted)]
-        known = (own for own in values.measures.values() if replace(own, label="") == wanted)
+        known = (own for own in values.measures.values() if own.unlabelled == wanted.unlabelled)
         value = values.of(cell, next(known))
         return [reading.value for reading in value.readings] or [value.number]
 
@@ -185,7 +184,7 @@ def _settings(study: Study) -> list[Setting]:
     settings, base = [], study.experiment.base
     changed = study.experiment.changed_by_scale(study.scale)
     for key, origin in study.experiment.provenance.items():
-        cells = study.select(origin.get("only") or {})
+        cells = study.select(origin.only or {})
         done = [[run for run in cell.runs if run.done] for cell in cells]
         if key == "seed":
             found = [str(seed) for seed in sorted({run.seed for runs in done for run in runs})]
@@ -200,7 +199,7 @@ def _settings(study: Study) -> list[Setting]:
             key in changed or key.partition(".")[0] in changed
         ):  # `model=lenet` changes all of `model`
             used = f"{full or 'as published'} ({study.scale} scale: {used})"
-        settings.append(Setting(key, used, origin["from"], origin.get("why", "")))
+        settings.append(Setting(key, used, origin.source, origin.why))
     return settings
 
 

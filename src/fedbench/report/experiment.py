@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedbench.config.own_code import add_folders
 from fedbench.config.validate import config_folder
-from fedbench.core.errors import BadInput, nearest
-from fedbench.report.spec import DECISIVE, Tune, read_study
+from fedbench.core.errors import BadInput, nearest, require
+from fedbench.report.checks import read_study
+from fedbench.report.spec import DECISIVE, Scale, Study
 from fedbench.report.spec import SCALES as SCALES
 from fedbench.report.spec import SMOKE as SMOKE
 
@@ -75,33 +76,17 @@ class Published:
     flag: str
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """What a file says; the settings of its runs are left to Hydra, which composes the same
-    file.
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Study):
+    """What a file says: its study, and the settings of its runs, which are left to Hydra; it
+    composes the same file.
     """
 
     name: str  # fedpgvc/table2
-    paper: str
-    number: str
-    title: str
-    show: dict[str, Any]
-    axes: dict[str, dict[str, str]] = field(default_factory=dict)
-    skip: list[dict[str, str]] = field(default_factory=list)
-    keep: dict[str, list[str]] = field(default_factory=dict)
-    seeds: list[int] = field(default_factory=list)
-    published: str | None = None
-    proposed: list[str] = field(default_factory=list)
-    readings: list[str] = field(default_factory=list)  # labels that read the paper in a further way
-    claims: list[dict[str, Any]] = field(default_factory=list)
-    provenance: dict[str, dict[str, Any]] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-    scales: dict[str, dict[str, Any]] = field(default_factory=dict)
     # The file's settings beside the study: those of paper scale.
     base: dict[str, Any] = field(default_factory=dict)
     # The user's folders of configuration, `--config-dir`, of which one has the file.
     folders: tuple[str, ...] = ()
-    tune: Tune | None = None
     # What its trials chose: by the labels of the tuned axes, the overrides.
     chosen: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     remarks_on_trials: list[str] = field(default_factory=list)
@@ -130,7 +115,11 @@ class Experiment:
 
     def reduction(self, scale: str) -> str:
         """In words, what a scale leaves out; nothing is left out at `paper`."""
-        return str(self.scales.get(scale, {}).get("reduction", ""))
+        return self.reduced(scale).reduction
+
+    def reduced(self, scale: str) -> Scale:
+        """What the file says of a scale; of `paper` nothing."""
+        return self.scales.get(scale, Scale())
 
     def has_scale(self, scale: str) -> bool:
         """Whether there is anything to run. Only what a file describes can decide something."""
@@ -139,24 +128,23 @@ class Experiment:
 
     def labels(self, axis: str, scale: str) -> list[str]:
         """The labels of an axis that remain at this scale, in the file's order."""
-        wanted = [self.keep.get(axis), self.scales.get(scale, {}).get("keep", {}).get(axis)]
-        lists = [[str(name) for name in names] for names in wanted if names is not None]
-        return [label for label in self.axes[axis] if all(label in names for names in lists)]
+        wanted = [keep[axis] for keep in (self.keep, self.reduced(scale).keep) if axis in keep]
+        return [label for label in self.axes[axis] if all(label in names for names in wanted)]
 
     def cells(self, scale: str) -> list[Cell]:
         if not self.has_scale(scale):
             return []
-        reduced = self.scales.get(scale, {})
-        skipped = [*self.skip, *reduced.get("skip", [])]
-        seeds = tuple(reduced.get("seeds", self.seeds))
+        reduced = self.reduced(scale)
+        skipped = [*self.skip, *reduced.skip]
+        seeds = tuple(self.seeds if reduced.seeds is None else reduced.seeds)
         cells = []
         for chosen in itertools.product(*(self.labels(axis, scale) for axis in self.axes)):
             labels = dict(zip(self.axes, chosen, strict=True))
-            words = shlex.split(reduced.get("overrides") or "")
+            words = shlex.split(reduced.overrides)
             for axis, label in labels.items():
-                words += shlex.split(self.axes[axis][label] or "")
+                words += shlex.split(self.axes[axis][label])
             for axis, label in labels.items():
-                words += shlex.split(reduced.get("extra", {}).get(axis, {}).get(label) or "")
+                words += shlex.split(reduced.extra.get(axis, {}).get(label, ""))
             if self.tune is not None:
                 words += self.chosen.get(self.tuned_key(labels), ())
                 words.append(f"data.validation={self.tune.validation}")
@@ -180,10 +168,10 @@ class Experiment:
         """
         if scale == "paper":
             return set()
-        reduced = self.scales.get(scale, {})
-        lines = [reduced.get("overrides") or ""]
-        for axis, words in reduced.get("extra", {}).items():
-            lines += [words[label] or "" for label in self.labels(axis, scale) if label in words]
+        reduced = self.reduced(scale)
+        lines = [reduced.overrides]
+        for axis, words in reduced.extra.items():
+            lines += [words[label] for label in self.labels(axis, scale) if label in words]
         preset = ("client.last_batch",) if scale == DECISIVE else PRESET_OF_SMOKE
         return {*preset, *(_key(word) for line in lines for word in shlex.split(line))}
 
@@ -191,19 +179,17 @@ class Experiment:
         """The words by which a scale makes a cell something else than its labels say: other data,
         another network.
         """
-        reduced = self.scales.get(scale, {})
+        reduced = self.reduced(scale)
         own = {
             _key(word)
             for axis, label in labels.items()
-            for word in shlex.split(self.axes[axis][label] or "")
+            for word in shlex.split(self.axes[axis][label])
         }
-        general = [
-            word for word in shlex.split(reduced.get("overrides") or "") if _key(word) not in own
-        ]
+        general = [word for word in shlex.split(reduced.overrides) if _key(word) not in own]
         extra = [
             word
             for axis, label in labels.items()
-            for word in shlex.split(reduced.get("extra", {}).get(axis, {}).get(label) or "")
+            for word in shlex.split(reduced.extra.get(axis, {}).get(label, ""))
         ]
         return [word for word in [*general, *extra] if _key(word) in REPLACING] + [
             word for word in extra if _key(word) in own - set(REPLACING)
@@ -299,18 +285,24 @@ def load(name: str, folders: Sequence[str] = ()) -> Experiment:
 
 
 def _experiment(name: str, base: dict[str, Any], folders: tuple[str, ...] = ()) -> Experiment:
-    study_types = read_study(base.get("study"), name)
-    given = {key: value for key, value in base.pop("study").items() if value is not None}
-    study = {"paper": OWN, "number": name, "seeds": [0, 1, 2], "axes": {}, **given}
-    for key in ("scales", "provenance"):  # null takes back what was inherited
-        inherited = study.get(key, {})
-        study[key] = {name: one for name, one in inherited.items() if one is not None}
-    study["axes"] = {
-        axis: {str(label): words for label, words in labels.items()}
-        for axis, labels in study["axes"].items()
-    }
-    study["tune"] = study_types.tune
-    return Experiment(name=name, base=base, folders=folders, **study)
+    study = read_study(base.pop("study"), name)
+    study = replace(study, paper=study.paper or OWN, number=study.number or name)
+    found = Experiment(**vars(study), name=name, base=base, folders=folders)
+    if study.published is not None:
+        _check_published(found, study.published)
+    return found
+
+
+def _check_published(experiment: Experiment, name: str) -> None:
+    """The numbers of a paper are read when all runs are done: too late to find a mistake."""
+    key = f"experiment={experiment.name}: study.published"
+    file = experiment.file.parent / name
+    require(file.is_file(), key, name, f"must be a file beside {experiment.file.name}")
+    with open(file, newline="", encoding="utf-8") as lines:
+        columns = next(csv.reader(lines), [])
+    for column in (*PUBLISHED, *columns):
+        known = column in (*PUBLISHED, *experiment.axes, "dataset") and column in columns
+        require(known, key, name, f"must have the columns {', '.join(PUBLISHED)} and axes' names")
 
 
 def _composed(name: str, folders: Sequence[str]) -> dict[str, Any]:

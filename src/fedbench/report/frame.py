@@ -9,13 +9,12 @@ a number that is not there is NaN.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 
-from fedbench.report.measures import Measure
 from fedbench.report.readers import Reading
 from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.spec import ComparedTo, SpeedUp
 from fedbench.report.table import Values
 
 FACTS = ("seed", "status", "folder", "problem", "excluded")
@@ -53,7 +52,7 @@ def run_frame(values: Values) -> pd.DataFrame:
                 math.nan if reading.limit is None else reading.limit for reading in found
             ]
     for label, measure in values.measures.items():
-        if measure.name in OF_PAIRS:
+        if isinstance(measure, SpeedUp | ComparedTo) and measure.name in OF_PAIRS:
             frame[label] = _quotients(frame, list(study.experiment.axes), measure)
     return frame
 
@@ -74,14 +73,12 @@ def _number(reading: Reading) -> float:
     return math.nan if reading.value is None else float(reading.value)
 
 
-def _quotients(frame: pd.DataFrame, axes: list[str], measure: Measure) -> pd.Series:
+def _quotients(frame: pd.DataFrame, axes: list[str], measure: SpeedUp | ComparedTo) -> pd.Series:
     """Seed by seed: the baseline's cost over the own one, or the own number over another cell's."""
-    of = measure.parameters["of"]
+    of = measure.of
     if of not in frame:
         return pd.Series(math.nan, index=frame.index)
-    changed: dict[str, Any] = measure.parameters[
-        "baseline" if measure.name == "speed_up" else "cell"
-    ]
+    changed = measure.baseline if isinstance(measure, SpeedUp) else measure.cell
     others = frame[axes].copy()
     for axis, label in changed.items():
         if isinstance(label, dict):  # every method has its own; without one, a speed-up itself

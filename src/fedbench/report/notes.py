@@ -74,8 +74,6 @@ class Footnotes:
         everywhere: list[str] = []
         here: list[str] = []
         for key, setting in self.study.experiment.provenance.items():
-            if setting["from"] == CHOICE and cell.cell.matches(setting.get("only") or {}):
-                (here if setting.get("only") else everywhere).append(
-                    f"{key}: {setting['why'].rstrip('.')}"
-                )
+            if setting.source == CHOICE and cell.cell.matches(setting.only or {}):
+                (here if setting.only else everywhere).append(f"{key}: {setting.why.rstrip('.')}")
         return [f"Our choice. {'; '.join(chosen)}." for chosen in (everywhere, here) if chosen]

@@ -13,6 +13,19 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.spec import (
+    COSTS,
+    ClientColumn,
+    CostTo,
+    DistanceTo,
+    GradientNorm,
+    LastRounds,
+    Measure,
+    Metric,
+    Oscillation,
+    SetSize,
+    StaysAbove,
+)
 from fedbench.report.statistics import entropy, first_reaching
 
 UNREADABLE = (
@@ -24,17 +37,6 @@ UNREADABLE = (
     SafetensorError,
 )  # what a damaged file raises
 MEGABYTE = 1e6
-COSTS = {  # measures of what it took to reach a target: their series and its unit
-    "rounds_to": ("round", "rounds"),
-    "bytes_to": ("bytes", "megabytes"),
-    "gradients_to": ("gradients", "gradients"),
-    "seconds_to": ("seconds", "seconds"),
-}
-ACCURACIES = (
-    *("best_accuracy", "accuracy_at_best_val", "final_accuracy"),
-    *("mean_accuracy_last", "area"),
-)
-UNREACHED = (*COSTS, "stays_above")  # of less is better, and it may never be reached
 PERCENT = 100.0
 
 
@@ -58,11 +60,11 @@ def cost_series(run: StudyRun, kind: str) -> pd.Series:
 
 
 def _accuracy(key: str) -> Callable[..., Reading]:
-    return lambda study, cell, run, parameters: Reading(PERCENT * run.summary[key])
+    return lambda study, cell, run, measure: Reading(PERCENT * run.summary[key])
 
 
 def _accuracy_at_best_val(
-    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+    study: Study, cell: StudyCell, run: StudyRun, measure: Measure
 ) -> Reading:
     """On the test set, in the round that is the best one on validation data, if there are any."""
     accuracy = run.summary.get("accuracy_at_best_val")
@@ -70,15 +72,15 @@ def _accuracy_at_best_val(
 
 
 def _mean_accuracy_last(
-    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
+    study: Study, cell: StudyCell, run: StudyRun, measure: LastRounds
 ) -> Reading:
     """Over the evaluations in so many rounds at the end; the last one counts in any case."""
     rounds = run.metrics["round"]
-    last = run.metrics.test_accuracy[rounds > rounds.iloc[-1] - int(parameters["rounds"])]
+    last = run.metrics.test_accuracy[rounds > rounds.iloc[-1] - measure.rounds]
     return Reading(PERCENT * float(last.mean()))
 
 
-def _area(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+def _area(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Reading:
     """The mean over rounds of the accuracy: the area under its curve, by the trapezoidal rule, for
     a width of one.
     """
@@ -91,25 +93,23 @@ def _area(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, An
     return Reading(PERCENT * float(np.trapezoid(accuracy, rounds) / (rounds[-1] - rounds[0])))
 
 
-def _metric(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+def _metric(study: Study, cell: StudyCell, run: StudyRun, measure: Metric) -> Reading:
     """A column at the last evaluated round, at that of the best accuracy, or its mean over all."""
-    if parameters["column"] not in run.metrics:
+    if measure.column not in run.metrics:
         return Reading(None, "missing")
-    column = run.metrics.set_index("round")[parameters["column"]]
-    if "rounds" in parameters:  # evaluated in these rounds alone, the first and the last given
-        first, last = parameters["rounds"]
+    column = run.metrics.set_index("round")[measure.column]
+    if measure.rounds is not None:  # evaluated in these rounds alone, the first and the last given
+        first, last = measure.rounds
         column = column[(column.index >= first) & (column.index <= (last or column.index[-1]))]
         if column.empty:
             return Reading(None, "missing")
     places = {"final": column.index[-1:], "best": [run.summary["best_round"]], "mean": column.index}
-    value = float(column[places[parameters.get("at", "final")]].mean(skipna=False))
-    factor = PERCENT if parameters.get("percent") else 1.0
+    value = float(column[places[measure.at]].mean(skipna=False))
+    factor = PERCENT if measure.percent else 1.0
     return Reading(factor * value) if np.isfinite(value) else Reading(None, "missing")
 
 
-def _largest_class(
-    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
-) -> Reading:
+def _largest_class(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Reading:
     """What a model would score that always guesses the most frequent class of the test set."""
     labels = run.predictions["labels"]
     return Reading(PERCENT * float(np.bincount(labels).max() / len(labels)))
@@ -120,30 +120,25 @@ def _in_third(rounds: pd.Series, end: float, third: str) -> pd.Series:
     return rounds <= end / 3 if third == "first" else rounds > 2 * end / 3
 
 
-def _oscillation(
-    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
-) -> Reading:
+def _oscillation(study: Study, cell: StudyCell, run: StudyRun, measure: Oscillation) -> Reading:
     """The mean absolute change of the accuracy from one evaluation to the next, in points, over the
     last third of the rounds, or the first.
     """
     rounds = run.metrics["round"]
-    inside = _in_third(rounds, rounds.iloc[-1], parameters.get("third", "last"))
+    inside = _in_third(rounds, rounds.iloc[-1], measure.third)
     changes = run.metrics.test_accuracy[inside].diff().abs().dropna()
     return Reading(PERCENT * float(changes.mean())) if len(changes) else Reading(None, "missing")
 
 
-def _stays_above(
-    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
-) -> Reading:
+def _stays_above(study: Study, cell: StudyCell, run: StudyRun, measure: StaysAbove) -> Reading:
     """The first evaluated round from which on the accuracy is above that of another cell, with the
     same seed, to the end.
     """
-    other = sibling(study, cell, parameters["cell"])
+    other = sibling(study, cell, measure.cell)
     same = [own for own in (other.finished if other else []) if own.seed == run.seed]
     if not same:
         return Reading(None, "no target")
-    name = parameters.get("column", "test_accuracy")
-    own, theirs = (one.metrics.set_index("round")[name] for one in (run, same[0]))
+    own, theirs = (one.metrics.set_index("round")[measure.column] for one in (run, same[0]))
     ahead = (own - theirs).dropna() > 0
     last = float(ahead.index[-1])
     behind = ahead.index[~ahead]
@@ -154,14 +149,12 @@ def _stays_above(
 
 
 def _cost_to(kind: str) -> Callable[..., Reading]:
-    def read(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
-        target = target_of(study, cell, run, parameters["target"])
+    def read(study: Study, cell: StudyCell, run: StudyRun, measure: CostTo) -> Reading:
+        target = target_of(study, cell, run, measure.target)
         if target is None:
             return Reading(None, "no target")
         costs = cost_series(run, kind)
-        cost = first_reaching(
-            list(costs), list(run.metrics.test_accuracy), target, int(parameters.get("window", 1))
-        )
+        cost = first_reaching(list(costs), list(run.metrics.test_accuracy), target, measure.window)
         return Reading(cost, "ok" if cost is not None else "unreached", limit=float(costs.iloc[-1]))
 
     return read
@@ -184,18 +177,16 @@ def target_of(study: Study, cell: StudyCell, run: StudyRun, target: Any) -> floa
     )
 
 
-def _seconds(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+def _seconds(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Reading:
     return Reading(float(run.summary["train_seconds"]))
 
 
-def _megabytes(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+def _megabytes(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Reading:
     """Sent and received by all clients together, in all rounds."""
     return Reading(float(cost_series(run, "bytes").iloc[-1]))
 
 
-def _round_seconds(
-    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
-) -> Reading:
+def _round_seconds(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Reading:
     """The mean time of a round, with its evaluation."""
     last = run.metrics.iloc[-1]
     return Reading(float(last["seconds"] / last["round"]))
@@ -210,26 +201,24 @@ def last_rounds(clients: pd.DataFrame, rounds: int | None) -> pd.DataFrame:
     )
 
 
-def _client_column(
-    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
-) -> Reading:
+def _client_column(study: Study, cell: StudyCell, run: StudyRun, measure: ClientColumn) -> Reading:
     """A column of clients.csv, mean over rounds of what `of` says of the clients of a round, or of
     one `client`.
 
     mean, their spread (standard deviation), that spread divided by their mean, or entropy: of the
     values as shares of their sum. labels: see `_with_labels`.
     """
-    table = last_rounds(run.table("clients.csv"), parameters.get("last"))
-    if "third" in parameters:
+    table = last_rounds(run.table("clients.csv"), measure.last)
+    if measure.third is not None:
         end = run.metrics["round"].iloc[-1]
-        table = table[_in_third(table["round"], end, parameters["third"])]
-    if parameters["column"] not in table:
+        table = table[_in_third(table["round"], end, measure.third)]
+    if measure.column not in table:
         return Reading(None, "missing")
-    table = table.dropna(subset=[parameters["column"]])
-    if "client" in parameters:
-        table = table[table["client"] == parameters["client"]]
-    if parameters.get("of") == "labels":
-        value = _with_labels(table, parameters["column"], run.table("partition.csv"))
+    table = table.dropna(subset=[measure.column])
+    if measure.client is not None:
+        table = table[table["client"] == measure.client]
+    if measure.of == "labels":
+        value = _with_labels(table, measure.column, run.table("partition.csv"))
         return Reading(value) if np.isfinite(value) else Reading(None, "missing")
     kinds: dict[str, Callable[..., Any]] = {
         "mean": np.mean,
@@ -237,8 +226,8 @@ def _client_column(
         "relative_spread": lambda values: np.std(values) / (np.mean(values) or np.nan),
         "entropy": entropy,
     }
-    of = kinds[parameters.get("of", "mean")]
-    rounds = [of(own.to_numpy(float)) for _, own in table.groupby("round")[parameters["column"]]]
+    of = kinds[measure.of]
+    rounds = [of(own.to_numpy(float)) for _, own in table.groupby("round")[measure.column]]
     value = float(np.mean(rounds)) if rounds else np.nan
     return Reading(value) if np.isfinite(value) else Reading(None, "missing")
 
@@ -250,36 +239,32 @@ def _with_labels(table: pd.DataFrame, column: str, partition: pd.DataFrame) -> f
     return float(means.rank().corr(held.reindex(means.index).rank()))
 
 
-def _set_size(study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]) -> Reading:
+def _set_size(study: Study, cell: StudyCell, run: StudyRun, measure: SetSize) -> Reading:
     """The mean size of conformal prediction sets at a level."""
     table = run.table("conformal.csv")
-    own = table[table["method"] == parameters.get("rule", "threshold")]
-    found = own[np.isclose(own["level"], parameters["level"])]
+    own = table[table["method"] == measure.rule]
+    found = own[np.isclose(own["level"], measure.level)]
     return Reading(float(found["size"].iloc[0])) if len(found) else Reading(None, "missing")
 
 
-def _gradient_norm(
-    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
-) -> Reading:
+def _gradient_norm(study: Study, cell: StudyCell, run: StudyRun, measure: GradientNorm) -> Reading:
     """Of the norms of all layers (or of one), clients and rounds (or the `last` ones): mean,
     variance or maximum.
     """
-    table = last_rounds(run.table("clients.csv"), parameters.get("last"))
+    table = last_rounds(run.table("clients.csv"), measure.last)
     columns = [name for name in table if name.startswith("gradient_norm/")]
-    if "layer" in parameters:  # a name, or a place: 0 is the first, -1 the last
-        place = parameters["layer"]
+    if measure.layer is not None:  # a name, or a place: 0 is the first, -1 the last
+        place = measure.layer
         columns = columns[place:][:1] if isinstance(place, int) else [f"gradient_norm/{place}"]
     norms = table[columns].to_numpy(float)
     norms = norms[np.isfinite(norms)]
     if not norms.size:
         return Reading(None, "missing")
     kinds: dict[str, Callable[..., Any]] = {"mean": np.mean, "variance": np.var, "maximum": np.max}
-    return Reading(float(kinds[parameters["of"]](norms)))
+    return Reading(float(kinds[measure.of](norms)))
 
 
-def _distance_to(
-    study: Study, cell: StudyCell, run: StudyRun, parameters: dict[str, Any]
-) -> Reading:
+def _distance_to(study: Study, cell: StudyCell, run: StudyRun, measure: DistanceTo) -> Reading:
     """The Euclidean distance between the final models, with the same seed, hence from the same
     initial weights.
 
@@ -287,13 +272,13 @@ def _distance_to(
     in the last round, from the other model w*. Where the server takes their mean w as it is,
     sum p_k |w_k - w*|^2 = |w - w*|^2 + V, with V the column update_variance.
     """
-    other = sibling(study, cell, parameters["cell"])
+    other = sibling(study, cell, measure.cell)
     same = [own for own in (other.finished if other else []) if own.seed == run.seed]
     if not same:
         return Reading(None, "missing")
     own, theirs = (load_file(one.file("model.safetensors")) for one in (run, same[0]))
     squares = [float(((own[name].astype(np.float64) - theirs[name]) ** 2).sum()) for name in own]
-    if parameters.get("of", "model") == "clients":
+    if measure.of == "clients":
         if "update_variance" not in run.metrics:
             return Reading(None, "missing")
         squares.append(float(run.metrics.update_variance.iloc[-1]))

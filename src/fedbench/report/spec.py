@@ -13,12 +13,13 @@ import dataclasses
 import itertools
 import json
 import types
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from fedbench.core.errors import BadInput, nearest, require
 from fedbench.core.fields import check_fields, choice, count, number
+from fedbench.training.conformal import METHODS as SET_RULES
 
 SMOKE, DECISIVE, PAPER = SCALES = ("smoke", "decisive", "paper")
 BANDS = ("std", "range", "none")
@@ -30,9 +31,27 @@ METHOD = "method"  # the axis of the rows of most tables, and of claims that nam
 Where = dict[str, list[str]]
 
 
+ACCURACIES = (
+    *("best_accuracy", "accuracy_at_best_val", "final_accuracy"),
+    *("mean_accuracy_last", "area"),
+)
+COSTS = {  # measures of what it took to reach a target: their series and its unit
+    "rounds_to": ("round", "rounds"),
+    "bytes_to": ("bytes", "megabytes"),
+    "gradients_to": ("gradients", "gradients"),
+    "seconds_to": ("seconds", "seconds"),
+}
+UNREACHED = (*COSTS, "stays_above")  # of less is better, and it may never be reached
+
+
 def _alias(key: str, rule: Any) -> Any:
     """A field whose key in the file is a word that Python reserves."""
     return field(metadata={"key": key, **rule.metadata})
+
+
+def _not_in_file(default: Any) -> Any:
+    """A field that the program fills."""
+    return field(default=default, metadata={"key": ""})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +76,10 @@ class Scale:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """What a paper says of its numbers, in one of five ways: better than, equal to, one measure
-    above another, below a number, or between two. What no program can test says why with
-    `untestable`.
+class Statement:
+    """A claim, what a paper says of its numbers, in one of five ways: better than, equal to, one
+    measure above another, below a number, or between two. What no program can test says why
+    with `untestable`.
     """
 
     text: str
@@ -81,12 +100,17 @@ class Claim:
     main: bool = False  # one of those that the paper stands for: the report opens with it
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Tolerance:
-    """How far from the published number a measured one matches it, or is near, in its unit."""
+    """How far a measured number may be from the published one to match it, or to be near.
+
+    In the measure's unit, or when relative, 0.25 for a factor of 1.25 either way.
+    """
 
     match: float = number(at_least=0)
-    near: float | None = number(None, at_least=0)
+    near: float = number(0.0, at_least=0)
+    relative: bool = _not_in_file(False)
+    threshold: float | None = _not_in_file(None)  # of p-values: all that counts is its side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +122,27 @@ class Measure:
     percent: bool = False  # shown as a percentage
     tolerance: Tolerance | None = None
     over_seeds: str = choice("mean", ("mean", "maximum"))
+    label: str = _not_in_file("")  # under which the form has it
+
+    @property
+    def unlabelled(self) -> Measure:
+        """What is measured, whatever it is called."""
+        return replace(self, label="")
+
+    @property
+    def is_accuracy(self) -> bool:
+        return (self.name == "metric" and self.percent) or self.name in ACCURACIES
+
+    @property
+    def is_cost(self) -> bool:
+        """Something that may stay unreached, and of which less is better."""
+        return self.name in UNREACHED
+
+    @property
+    def higher_is_better(self) -> bool:
+        """As the file says with `higher`; else true of accuracies and speed-ups."""
+        usual = self.is_accuracy or self.name == "speed_up"
+        return usual if self.higher is None else self.higher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +156,7 @@ class LastRounds(Measure):
 class Metric(Measure):
     """A column of metrics.csv: at the last round, at the most accurate one, or its mean."""
 
-    column: str = ""
+    column: str
     at: str = choice("final", ("final", "best", "mean"))
     rounds: list[int | None] | None = None  # only those from and to, [70, null] is from 70 on
 
@@ -124,7 +169,7 @@ class CostTo(Measure):
     another cell reached with the same seed ({best_of: {method: FedAvg}}).
     """
 
-    target: Any = None
+    target: Any
     window: int = count(1)  # evaluations of which the mean must reach it
 
 
@@ -132,7 +177,7 @@ class CostTo(Measure):
 class ClientColumn(Measure):
     """A column of clients.csv: the mean over rounds of a number of the round's clients."""
 
-    column: str = ""
+    column: str
     of: str = choice("mean", ("mean", "spread", "relative_spread", "entropy", "labels"))
     last: int | None = count(None)  # so many rounds at the end; all, unless given
     third: str | None = choice(None, ("first", "last"))  # of the rounds
@@ -160,7 +205,7 @@ class SetSize(Measure):
     """The mean size of conformal prediction sets."""
 
     level: float = number(above=0, below=1)
-    rule: str = "threshold"
+    rule: str = choice("threshold", SET_RULES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,34 +214,38 @@ class DistanceTo(Measure):
     the clients sent in the last round.
     """
 
-    cell: dict[str, str] = field(default_factory=dict)  # the labels in which the other one differs
+    cell: dict[str, str]  # the labels in which the other one differs
     of: str = choice("model", ("model", "clients"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeedUp(Measure):
-    """How many times faster than the baseline: the ratio of another measure, a cost."""
+class OfAnother(Measure):
+    """A number that is made of another measure."""
 
-    of: str = ""  # the label of the other measure
-    # The label of the baseline, or for each label its own: {method: {FedProx: FedAvg}}.
-    baseline: dict[str, Any] = field(default_factory=dict)
+    of: str  # the label of the other measure
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedTo(Measure):
+class SpeedUp(OfAnother):
+    """How many times faster than the baseline: the ratio of another measure, a cost."""
+
+    # The label of the baseline, or for each label its own: {method: {FedProx: FedAvg}}.
+    baseline: dict[str, str | dict[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedTo(OfAnother):
     """The ratio or the difference of another measure to that of another cell."""
 
-    of: str = ""  # the label of the other measure
     # The labels in which the other cell differs, or for each label its own, as of a baseline.
-    cell: dict[str, Any] = field(default_factory=dict)
+    cell: dict[str, str | dict[str, str]]
     reverse: bool = False  # the other cell minus this one
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place(Measure):
+class Place(OfAnother):
     """The place of a cell by another measure among all labels of an axis, 1 is the best."""
 
-    of: str = ""  # the label of the other measure
     axis: str = METHOD
 
 
@@ -204,7 +253,7 @@ class Place(Measure):
 class McNemar(Measure):
     """The p-value of McNemar's test against another cell, on the same test images."""
 
-    against: dict[str, str] = field(default_factory=dict)
+    against: dict[str, str]
     predictions: str = choice("best", ("best", "final"))
 
 
@@ -212,7 +261,7 @@ class McNemar(Measure):
 class StaysAbove(Measure):
     """The round from which the accuracy stays above that of another cell with the same seed."""
 
-    cell: dict[str, str] = field(default_factory=dict)
+    cell: dict[str, str]
     column: str = "test_accuracy"  # of metrics.csv
 
 
@@ -247,52 +296,142 @@ MEASURES: dict[str, type[Measure]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Show:
-    """What is made of the runs. Which keys a form has besides the first five: FORMS."""
+    """What is made of the runs: a form, which has keys of its own, and the numbers beside it."""
 
     form: str
     title: str | None = None  # of a part
-    rows: list[str] | None = None  # the axes whose labels begin a row of the numbers
-    columns: list[str] | None = None
-    measures: dict[str, Any] | None = None  # label -> a Measure; null leaves an inherited one out
-    keep: Where | None = None  # the cells of a part
-    parts: list[Any] | None = None  # several pictures, each a Show
-    panels: list[str] | None = None  # the axes with a panel for each label
-    lines: list[str] | None = None  # ... a line
-    groups: list[str] | None = None  # ... a group of bars or boxes
-    bars: list[str] | None = None  # ... a bar
-    x: str | None = None  # curves: a column of metrics.csv; points: an axis
-    y: str | None = None  # a column of metrics.csv
-    band: str | None = choice(None, BANDS)  # around a line: the spread over seeds
-    column: str | None = None  # of clients.csv
-    clients: Any = None  # `all`, or a list of numbers
-    last: int | None = count(None)  # rounds at the end
-    pairs: dict[str, Any] | None = None  # of labels whose gap is shown
-    rule: str | None = None  # of the prediction sets
-    datasets: list[str] | None = None
-    cases: dict[str, Any] | None = None  # of the quadratic example, as the four below
-    start: float | None = None
-    rate: float | None = None
-    rounds: int | None = count(None)
-    optimum: float | None = None
-    steps: int | None = count(None)
+    rows: list[str] = field(default_factory=list)  # the axes whose labels begin a row
+    columns: list[str] = field(default_factory=list)
+    measures: dict[str, Measure] = field(default_factory=dict)  # by label
+    keep: Where = field(default_factory=dict)  # the cells of a part
 
 
-COMMON = ("form", "title", "rows", "columns", "measures", "keep")
-FORMS: dict[str, tuple[str, ...]] = {
-    "table": (),
-    "several": ("parts",),
-    "curves": ("panels", "lines", "x", "y", "band"),
-    "points": ("panels", "lines", "x", "band"),
-    "bars": ("panels", "groups", "bars", "band"),
-    "layers": ("panels", "lines", "last", "band"),
-    "partition": ("panels",),
-    "selection": ("panels", "clients"),
-    "client_boxes": ("panels", "column"),
-    "entropy": ("panels", "lines", "column", "band"),
-    "gaps": ("panels", "groups", "pairs", "y"),
-    "conformal": ("panels", "lines", "rule", "band"),
-    "drift": ("cases", "start", "rate", "rounds", "optimum", "steps"),
-    "datasets": ("datasets",),
+@dataclass(frozen=True, kw_only=True)
+class Several(Show):
+    """Several pictures of the same runs."""
+
+    parts: list[Show]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panels(Show):
+    """A picture with a panel for each label of some axes."""
+
+    panels: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines(Panels):
+    """Panels with a line for each label of some axes, and a band: its spread over seeds."""
+
+    lines: list[str] = field(default_factory=list)
+    band: str = choice("std", BANDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves(Lines):
+    """Columns of metrics.csv."""
+
+    x: str = "round"
+    y: str = "test_accuracy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points(Lines):
+    """Measures along an axis."""
+
+    x: str
+    measures: dict[str, Measure]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars(Panels):
+    """Measures as bars side by side."""
+
+    groups: list[str] = field(default_factory=list)
+    bars: list[str] = field(default_factory=list)
+    band: str = choice("std", BANDS)
+    measures: dict[str, Measure]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers(Lines):
+    """Norms of the gradients of every layer."""
+
+    last: int | None = count(None)  # so many rounds at the end; all, unless given
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(Panels):
+    """Which local steps were chosen."""
+
+    clients: Any = "all"  # or a list of numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientBoxes(Panels):
+    """A column of clients.csv, a box a client."""
+
+    column: str = "gsnr"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entropy(Lines):
+    """Of a column of clients.csv over the clients of a round."""
+
+    column: str = "gsnr_ratio"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaps(Panels):
+    """Differences of a column of metrics.csv between pairs of methods."""
+
+    pairs: dict[str, list[str]]
+    groups: list[str] = field(default_factory=list)
+    y: str = "test_loss"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conformal(Lines):
+    """Sizes of prediction sets against their coverage."""
+
+    rule: str = choice("threshold", SET_RULES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(Show):
+    """Clients with quadratic losses, computed and not run: their optima, by the name of a case."""
+
+    cases: dict[str, list[float]]
+    start: float
+    rate: float
+    rounds: int = count()
+    optimum: float
+    steps: int = count(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Datasets(Show):
+    """The table of datasets, from their configuration."""
+
+    datasets: list[str]
+
+
+FORMS: dict[str, type[Show]] = {
+    "table": Show,
+    "several": Several,
+    "curves": Curves,
+    "points": Points,
+    "bars": Bars,
+    "layers": Layers,
+    "partition": Panels,
+    "selection": Selection,
+    "client_boxes": ClientBoxes,
+    "entropy": Entropy,
+    "gaps": Gaps,
+    "conformal": Conformal,
+    "drift": Drift,
+    "datasets": Datasets,
 }
 WITHOUT_RUNS = ("drift", "datasets")
 OF_AXES = ("rows", "columns", "panels", "lines", "groups", "bars")  # keys that list axes
@@ -330,22 +469,12 @@ class Study:
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     proposed: list[str] = field(default_factory=list)  # methods that are compared with the others
     readings: list[str] = field(default_factory=list)  # labels that are further readings of one
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[Statement] = field(default_factory=list)
     published: str | None = None  # a CSV file beside this one, with the numbers of the paper
     provenance: dict[str, Origin] = field(default_factory=dict)  # key -> where its value is from
     remarks: list[str] = field(default_factory=list)
     scales: dict[str, Scale] = field(default_factory=dict)
     tune: Tune | None = None
-
-
-def read_study(tree: Any, experiment: str) -> Study:
-    """The section as an object; raises BadInput that names the experiment and the key."""
-    try:
-        study: Study = _read(Study, tree, "study")
-        _check(study)
-    except BadInput as error:
-        raise BadInput(f"experiment={experiment}: {error}") from None
-    return study
 
 
 # From plain values to objects
@@ -355,9 +484,16 @@ def _read(kind: Any, value: Any, key: str) -> Any:
     """The value as the type `kind`; raises BadInput if it is none."""
     if kind is Any:
         return value
+    if kind is Show:
+        return _read_show(value, key)
+    if kind is Measure:
+        return _read_measure(value, key)
     if get_origin(kind) in (Union, types.UnionType):
-        (inner,) = [one for one in get_args(kind) if one is not types.NoneType]
-        return None if value is None else _read(inner, value, key)
+        if value is None and types.NoneType in get_args(kind):
+            return None
+        kinds = [one for one in get_args(kind) if one is not types.NoneType]
+        sections = [one for one in kinds if get_origin(one) is dict and isinstance(value, dict)]
+        return _read((sections or kinds)[0], value, key)
     if dataclasses.is_dataclass(kind):
         return _read_section(kind, value, key)
     if get_origin(kind) is dict:
@@ -365,7 +501,10 @@ def _read(kind: Any, value: Any, key: str) -> Any:
         inner = get_args(kind)[1]
         if dataclasses.is_dataclass(inner):  # null takes back what was inherited
             value = {name: one for name, one in value.items() if one is not None}
-        return {str(name): _read(inner, one, f"{key}.{name}") for name, one in value.items()}
+        read = {str(name): _read(inner, one, f"{key}.{name}") for name, one in value.items()}
+        if inner is Measure:
+            return {label: replace(one, label=label) for label, one in read.items()}
+        return read
     if get_origin(kind) is list:
         return _read_list(get_args(kind)[0], value, key)
     return _read_scalar(kind, value, key)
@@ -373,20 +512,18 @@ def _read(kind: Any, value: Any, key: str) -> Any:
 
 def _read_section(schema: Any, value: Any, key: str) -> Any:
     require(isinstance(value, dict), key, value, "must be a section with keys of its own")
-    kinds = get_type_hints(schema)
-    names = {one.metadata.get("key", one.name): one for one in dataclasses.fields(schema)}
+    kinds, names = get_type_hints(schema), keys_of(schema)
     given = {}
     for name, inner in value.items():
         if name not in names:
             raise BadInput(f"unknown key '{key}.{name}': {nearest(str(name), names, key)}")
         own = names[name]
         optional = types.NoneType in get_args(kinds[own.name])
-        if inner is None and not optional and _has_default(own):
+        if inner is None and not optional:
             continue  # what was inherited is taken back
         given[own.name] = _read(kinds[own.name], inner, f"{key}.{name}")
     for name, one in names.items():
-        needed = one.name not in given and not _has_default(one)
-        if needed:
+        if not _has_default(one) and given.get(one.name) in (None, "", [], {}):
             raise BadInput(f"{key}.{name} is missing: it must have a value")
     made = schema(**given)
     check_fields(made, key)
@@ -420,155 +557,50 @@ def _read_scalar(kind: type, value: Any, key: str) -> Any:
     return kind(value)
 
 
-def read_measures(show: Mapping[str, Any] | Show, key: str) -> dict[str, Measure]:
-    """The measures of a form by label. One that is null was inherited and is not wanted."""
-    specs = show.measures if isinstance(show, Show) else show.get("measures")
-    found = {}
-    for label, spec in (specs or {}).items():
-        if spec is not None:
-            place = f"{key}.measures.{label}"
-            given = {"name": spec} if isinstance(spec, str) else spec
-            require(isinstance(given, dict), place, given, "must be a name or a section")
-            name = str(given.get("name"))
-            require(name in MEASURES, f"{place}.name", name, nearest(name, MEASURES))
-            found[str(label)] = _read(MEASURES[name], given, place)
-    return found
+def keys_of(schema: type) -> dict[str, dataclasses.Field[Any]]:
+    """The fields of a section by their keys in the file."""
+    named = {one.metadata.get("key", one.name): one for one in dataclasses.fields(schema)}
+    return {key: one for key, one in named.items() if key}
 
 
-# What must fit together
+def _read_show(value: Any, key: str) -> Show:
+    require(isinstance(value, dict), key, value, "must be a section with keys of its own")
+    if value.get("form") is None:
+        raise BadInput(f"{key}.form is missing: it must have a value")
+    form = str(value["form"])
+    require(form in FORMS, f"{key}.form", form, nearest(form, FORMS))
+    own = keys_of(FORMS[form])
+    others = {name for schema in FORMS.values() for name in keys_of(schema)} - set(own)
+    for name, one in value.items():
+        if name in others and one is not None:
+            words = f"has no effect with form={form}, whose own keys are"
+            raise BadInput(f"{key}.{name}: {words} {', '.join(own)}")
+    given = {name: one for name, one in value.items() if name not in others}
+    show: Show = _read_section(FORMS[form], given, key)
+    return show
 
 
-def _check(study: Study) -> None:
-    for axis, labels in study.axes.items():
-        require(bool(labels), f"study.axes.{axis}", "{}", "must have a label")
-    _check_where(study, study.keep, "study.keep")
-    for place, combination in enumerate(study.skip):
-        _check_where(study, combination, f"study.skip[{place}]")
-    for name, scale in study.scales.items():
-        require(name in SCALES, "study.scales", name, nearest(name, SCALES))
-        _check_where(study, scale.keep, f"study.scales.{name}.keep")
-        for place, combination in enumerate(scale.skip):
-            _check_where(study, combination, f"study.scales.{name}.skip[{place}]")
-        extra = {axis: list(labels) for axis, labels in scale.extra.items()}
-        _check_where(study, extra, f"study.scales.{name}.extra")
-    methods = list(study.axes.get(METHOD, {}))
-    everything = [label for axis_labels in study.axes.values() for label in axis_labels]
-    for key, known in (("proposed", methods), ("readings", everything)):
-        for label in getattr(study, key):
-            require(label in known, f"study.{key}", label, nearest(label, known))
-    if not study.paper:  # the files of a paper share what they say of their values
-        for key, origin in study.provenance.items():
-            _check_where(study, origin.only or {}, f"study.provenance.{key}.only")
-    if study.tune is not None:
-        _check_tune(study, study.tune)
-    measures = _check_shown(study)
-    for place, claim in enumerate(study.claims):
-        _check_claim(study, claim, measures, f"study.claims[{place}]")
+def _read_measure(value: Any, key: str) -> Measure:
+    given = {"name": value} if isinstance(value, str) else value
+    require(isinstance(given, dict), key, given, "must be a name or a section")
+    name = str(given.get("name"))
+    require(name in MEASURES, f"{key}.name", name, nearest(name, MEASURES))
+    measure: Measure = _read_section(MEASURES[name], given, key)
+    return measure
 
 
-def _check_where(study: Study, where: Mapping[str, Iterable[str]], key: str) -> None:
-    for axis, labels in where.items():
-        _check_axis(study, axis, key)
-        for label in labels:
-            known = study.axes[axis]
-            require(label in known, f"{key}.{axis}", label, nearest(label, known))
+def read_section(tree: Any) -> Study:
+    """The section `study` as an object, key by key."""
+    study: Study = _read(Study, tree, "study")
+    return study
 
 
-def _check_axis(study: Study, axis: str, key: str) -> None:
-    require(axis in study.axes, key, axis, nearest(axis, study.axes))
+def as_measure(label: str, value: str | Mapping[str, Any]) -> Measure:
+    """A measure as a file gives it: its name, or its section."""
+    return replace(_read_measure(value, label), label=label)
 
 
-def _check_shown(study: Study) -> dict[str, Measure]:
-    """Check the forms and their measures. Returns the measures by label."""
-    found: dict[str, Measure] = {}
-    for part, key in _parts(study.show):
-        _check_form(study, part, key)
-        found |= read_measures(part, key)
-    for part, key in _parts(study.show):
-        for label, measure in read_measures(part, key).items():
-            _check_measure(study, measure, found, f"{key}.measures.{label}")
-    return found
-
-
-def _parts(show: Show) -> Iterator[tuple[Show, str]]:
-    yield show, "study.show"
-    for place, part in enumerate((show.parts or []) if show.form == "several" else []):
-        key = f"study.show.parts[{place}]"
-        yield _read(Show, part, key), key
-
-
-def _check_form(study: Study, show: Show, key: str) -> None:
-    require(show.form in FORMS, f"{key}.form", show.form, nearest(show.form, FORMS))
-    own = (*COMMON, *FORMS[show.form])
-    for one in dataclasses.fields(show):
-        value = getattr(show, one.name)
-        if value is not None and one.name not in own:
-            words = f"has no effect with form={show.form}, whose own keys are"
-            raise BadInput(f"{key}.{one.name}: {words} {', '.join(own)}")
-    for name in OF_AXES:
-        for axis in getattr(show, name) or []:
-            _check_axis(study, axis, f"{key}.{name}")
-    if show.form == "points":
-        require(show.x is not None, f"{key}.x", "null", "must be an axis")
-        _check_axis(study, str(show.x), f"{key}.x")
-    _check_where(study, show.keep or {}, f"{key}.keep")
-    if show.form not in WITHOUT_RUNS:
-        require(bool(study.axes), "study.axes", "{}", f"must have an axis with form={show.form}")
-
-
-def _check_measure(study: Study, measure: Measure, known: dict[str, Measure], key: str) -> None:
-    if isinstance(measure, SpeedUp | ComparedTo | Place):
-        require(measure.of in known, f"{key}.of", measure.of, nearest(measure.of, known))
-    if isinstance(measure, Place):
-        _check_axis(study, measure.axis, f"{key}.axis")
-    for name in ("baseline", "cell", "against"):
-        _check_other(study, getattr(measure, name, {}), f"{key}.{name}")
-    if isinstance(measure, Metric | ClientColumn):
-        require(measure.column != "", f"{key}.column", "", "must be the name of a column")
-    if isinstance(measure, CostTo):
-        _check_target(study, measure.target, f"{key}.target")
-
-
-def _check_other(study: Study, changed: Mapping[str, Any], key: str) -> None:
-    """The labels of another cell, or for each label of an axis that of its own."""
-    for axis, labels in changed.items():
-        named = labels if isinstance(labels, dict) else {}
-        others = list(named.values()) if named else [labels]
-        _check_where(study, {axis: list(named)}, key)
-        _check_where(study, {axis: [str(one) for one in others if one != "none"]}, key)
-
-
-def _check_target(study: Study, target: Any, key: str) -> None:
-    if isinstance(target, dict) and list(target) == ["best_of"]:
-        where = {axis: [str(label)] for axis, label in target["best_of"].items()}
-        _check_where(study, where, f"{key}.best_of")
-    elif isinstance(target, dict) and len(target) == 1:
-        ((axis, numbers),) = target.items()
-        require(isinstance(numbers, dict), f"{key}.{axis}", numbers, "must be label: number")
-        _check_where(study, {axis: [str(label) for label in numbers]}, key)
-        for label, value in numbers.items():
-            _read_scalar(float, value, f"{key}.{axis}.{label}")
-    else:
-        rule = "must be a number, {axis: {label: number}} or {best_of: {axis: label}}"
-        fits = isinstance(target, int | float) and not isinstance(target, bool)
-        require(fits, key, target, rule)
-
-
-def _check_tune(study: Study, tune: Tune) -> None:
-    _check_axis(study, tune.axis, "study.tune.axis")
-    for axis in tune.per:
-        _check_axis(study, axis, "study.tune.per")
-        rule = "must be another axis than the one that is tuned"
-        require(axis != tune.axis, "study.tune.per", axis, rule)
-    _check_where(study, {tune.axis: [*tune.own, *(tune.only or [])]}, "study.tune")
-    numbers = {label: len(trials_of(tune, label)) for label in tuned_labels(study.axes, tune)}
-    for label, trials in numbers.items():
-        first = next(iter(numbers))
-        if trials != numbers[first] or trials < 2:
-            raise BadInput(
-                f"study.tune: {trials} trials of {label} and {numbers[first]} of {first}; every"
-                " label must have the same number, of at least 2"
-            )
+# Trials
 
 
 def tuned_labels(axes: Mapping[str, Mapping[str, str]], tune: Tune) -> list[str]:
@@ -589,31 +621,3 @@ def trials_of(tune: Tune, label: str) -> list[tuple[str, ...]]:
 def _word(value: Any) -> str:
     """A value as Hydra reads it: false, null, 0.1."""
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
-
-
-def _check_claim(study: Study, claim: Claim, measures: dict[str, Measure], key: str) -> None:
-    _check_where(study, claim.where, f"{key}.where")
-    for name in ("measure", "above"):
-        label = getattr(claim, name)
-        fits = label is None or not measures or label in measures
-        require(fits, f"{key}.{name}", label, nearest(str(label), measures))
-    for pair in (("better", "than"), ("equal", "to")):
-        sides = {name: getattr(claim, name) for name in pair}
-        lacking = [name for name, labels in sides.items() if labels is None]
-        if len(lacking) == 1:
-            words = f"{pair[0]} and {pair[1]} belong together"
-            raise BadInput(f"{key}.{lacking[0]} is missing: {words}")
-        for name, labels in sides.items():
-            for label in labels or []:
-                _check_axis(study, claim.axis, f"{key}.axis")
-                known = study.axes[claim.axis]
-                require(label in known, f"{key}.{name}", label, nearest(label, known))
-    kinds = [name for name in CLAIM_KINDS if getattr(claim, name) is not None]
-    rule = f"must have one of {', '.join(CLAIM_KINDS)}"
-    require(len(kinds) == 1, key, ", ".join(kinds) or claim.text, rule)
-    for name in ("by", "between"):
-        limits = getattr(claim, name)
-        fits = limits is None or (len(limits) == 2 and limits[0] < limits[1])
-        require(fits, f"{key}.{name}", limits, "must be [from, to]")
-    if claim.by is not None and claim.better is None:
-        raise BadInput(f"{key}.better is missing: by belongs to better and than")

@@ -8,13 +8,13 @@ import itertools
 from typing import Any
 
 from fedbench.report.experiment import Published
-from fedbench.report.measures import Measure, is_reference, readings
+from fedbench.report.measures import is_reference, readings
 from fedbench.report.model import Grid, GridCell, GridRow
 from fedbench.report.notes import Footnotes
 from fedbench.report.readers import UNREADABLE, Reading, sibling
 from fedbench.report.runs import Study, StudyCell
 from fedbench.report.significance import mcnemar_pooled
-from fedbench.report.spec import METHOD, SMOKE
+from fedbench.report.spec import SMOKE, ComparedTo, McNemar, Measure, Place, SpeedUp
 from fedbench.report.statistics import plain, speed_up
 from fedbench.report.value import (
     Value,
@@ -48,20 +48,18 @@ class Values:
         }
 
     def _compute(self, cell: StudyCell, measure: Measure) -> Value:
-        if measure.name == "speed_up":
+        if isinstance(measure, SpeedUp):
             return self._speed_up(cell, measure)
-        if measure.name == "mcnemar":
+        if isinstance(measure, McNemar):
             return self._mcnemar(cell, measure)
-        if measure.name == "ratio_to":
-            return self._ratio_to(cell, measure)
-        if measure.name == "difference_to":
-            return plain_value(
-                self._differences(cell, measure), 2 if measure.parameters.get("percent") else None
-            )
-        if measure.name == "place":
+        if isinstance(measure, ComparedTo):
+            if measure.name == "ratio_to":
+                return self._ratio_to(cell, measure)
+            return plain_value(self._differences(cell, measure), 2 if measure.percent else None)
+        if isinstance(measure, Place):
             return plain_value(self._places(cell, measure), None)
         found = readings(self.study, cell, measure)
-        if measure.parameters.get("over_seeds") == "maximum":
+        if measure.over_seeds == "maximum":
             return maximum_value(found, 2)
         return (
             cost_value(found)
@@ -69,17 +67,17 @@ class Values:
             else plain_value(found, 2 if measure.is_accuracy else None)
         )
 
-    def _speed_up(self, cell: StudyCell, measure: Measure) -> Value:
+    def _speed_up(self, cell: StudyCell, measure: SpeedUp) -> Value:
         """Of the measure that `of` names, against the cell of the baseline, all other labels being
         the same.
         """
         if is_reference(cell):
             return Value("-", detail="it is no federated method")
-        axis, baseline = next(iter(measure.parameters["baseline"].items()))
+        axis, baseline = next(iter(measure.baseline.items()))
         if isinstance(baseline, dict):  # every method has its own
             baseline = baseline.get(cell.labels[axis], cell.labels[axis])
         other = sibling(self.study, cell, {axis: baseline})
-        of = self.measures[measure.parameters["of"]]
+        of = self.measures[measure.of]
         if other is None:
             return Value("-")
         theirs, own = (self.of(one, of).readings for one in (other, cell))
@@ -89,18 +87,19 @@ class Values:
             ratio.text + part, ratio.value, ratio.sign, ratio.failed, detail=f"against {baseline}"
         )
 
-    def _mcnemar(self, cell: StudyCell, measure: Measure) -> Value:
-        other = sibling(self.study, cell, measure.parameters["against"])
-        which = measure.parameters.get("predictions", "best")
+    def _mcnemar(self, cell: StudyCell, measure: McNemar) -> Value:
+        other = sibling(self.study, cell, measure.against)
         tested = (
-            mcnemar_between(cell, other, which) if other is not None and other is not cell else None
+            mcnemar_between(cell, other, measure.predictions)
+            if other is not None and other is not cell
+            else None
         )
         if tested is None:
             return Value(
                 "-", detail="" if other is not cell else "it is what the others are tested against"
             )
         counts = ", ".join(f"{test.n10} against {test.n01}" for test in tested.seeds)
-        name = next(iter(measure.parameters["against"].values()))
+        name = next(iter(measure.against.values()))
         detail = (
             f"{len(tested.seeds)} seeds; images that only this method, or only {name}, gets right:"
             f" {counts}"
@@ -111,11 +110,11 @@ class Values:
         text += seeds_text(len(tested.seeds), len(cell.runs))
         return Value(text, tested.p, behind=behind, detail=detail)
 
-    def _ratio_to(self, cell: StudyCell, measure: Measure) -> Value:
+    def _ratio_to(self, cell: StudyCell, measure: ComparedTo) -> Value:
         """Of the means over seeds of the measure that `of` names, to that of another cell."""
         other, of = (
-            sibling(self.study, cell, measure.parameters["cell"]),
-            self.measures[measure.parameters["of"]],
+            sibling(self.study, cell, measure.cell),
+            self.measures[measure.of],
         )
         own, base = (self.of(one, of).number if one is not None else None for one in (cell, other))
         if own is None or not base:
@@ -126,20 +125,20 @@ class Values:
             f"{plain(own / base, 3)}x{part}", own / base, detail=f"{plain(own)} to {plain(base)}"
         )
 
-    def _differences(self, cell: StudyCell, measure: Measure) -> list[Reading]:
+    def _differences(self, cell: StudyCell, measure: ComparedTo) -> list[Reading]:
         """Seed by seed, the measure that `of` names minus that of another cell; the other way round
         if `reverse`.
         """
         other, of = (
-            sibling(self.study, cell, measure.parameters["cell"]),
-            self.measures[measure.parameters["of"]],
+            sibling(self.study, cell, measure.cell),
+            self.measures[measure.of],
         )
         base = self.of(other, of).readings if other is not None else []
         theirs = {
             run.seed: reading
             for run, reading in zip(other.runs if other else [], base, strict=True)
         }
-        sign = -1.0 if measure.parameters.get("reverse") else 1.0
+        sign = -1.0 if measure.reverse else 1.0
         found = []
         for run, own in zip(cell.runs, self.of(cell, of).readings, strict=True):
             their = theirs.get(run.seed, Reading(None, "missing"))
@@ -149,11 +148,11 @@ class Values:
                 found.append(Reading(sign * (own.value - their.value)))
         return found
 
-    def _places(self, cell: StudyCell, measure: Measure) -> list[Reading]:
+    def _places(self, cell: StudyCell, measure: Place) -> list[Reading]:
         """Seed by seed, one more than the number of cells that are ahead. References and further
         readings of a method take no place.
         """
-        of, axis = self.measures[measure.parameters["of"]], measure.parameters.get("axis", METHOD)
+        of, axis = self.measures[measure.of], measure.axis
         sign = 1.0 if of.higher_is_better else -1.0
         rivals = [
             {run.seed: own for run, own in zip(one.runs, self.of(one, of).readings, strict=True)}
@@ -202,7 +201,12 @@ def mcnemar_between(own: StudyCell, other: StudyCell, which: str) -> Any:
 
 
 def build_grid(
-    values: Values, show: dict[str, Any], notes: Footnotes, published: list[Published], title: str
+    values: Values,
+    rows: list[str],
+    columns: list[str],
+    notes: Footnotes,
+    published: list[Published],
+    title: str,
 ) -> Grid:
     """Rows and columns as the file asks for; with several measures, the measure is the innermost
     column.
@@ -210,7 +214,6 @@ def build_grid(
     An axis that is neither has one label only.
     """
     study, measures = values.study, list(values.measures.values())
-    rows, columns = show["rows"], show.get("columns") or []
     row_keys = combinations(study, rows)
     column_keys = list(itertools.product(combinations(study, columns), measures))
     printed = {(frozenset(number.labels.items()), number.measure): number for number in published}
@@ -249,9 +252,7 @@ def _verdict(
         return "unpublished", ""
     if number is not None and study.experiment.replaced(cell.labels, study.scale):
         return "unmeasured", ""
-    tolerance = tolerance_for(
-        {"name": measure.name, **measure.parameters}, number.std if number else None
-    )
+    tolerance = tolerance_for(measure, number.std if number else None)
     reduced = bool(study.experiment.reduction(study.scale))
     undefined = measure.name == "speed_up" and value.number is None
     undecided = (reduced and (value.sign == ">" or undefined)) or (undefined and not value.failed)

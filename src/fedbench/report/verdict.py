@@ -6,42 +6,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from fedbench.report.experiment import Published
-from fedbench.report.readers import ACCURACIES, UNREACHED
+from fedbench.report.spec import Measure, Tolerance
 from fedbench.report.statistics import NOISE, plain
 
 SIGNIFICANT = 0.05
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """How far a measured number may be from the published one to match it, or to be near."""
-
-    match: float  # in the measure's unit, or when relative, 0.25 for a factor of 1.25 either way
-    near: float
-    relative: bool
-    threshold: float | None = None  # of p-values: all that counts is the side of it
-
-
-def tolerance_for(measure: str | Mapping[str, Any], std: float | None = None) -> Tolerance:
-    """Of a measure as an experiment file gives it, its own or by its name; `std` is the published
-    one, if any.
-    """
-    spec: Mapping[str, Any] = {"name": measure} if isinstance(measure, str) else measure
-    own = spec.get("tolerance")
-    if own:
-        match = float(own["match"])
-        return Tolerance(match, max(match, float(own.get("near", match))), relative=False)
-    if spec["name"] in ACCURACIES or spec.get("percent"):
+def tolerance_for(measure: Measure, std: float | None = None) -> Tolerance:
+    """The measure's own, or that of its kind; `std` is the published one, if any."""
+    if measure.tolerance is not None:
+        match = measure.tolerance.match
+        return Tolerance(match, max(match, measure.tolerance.near))
+    if measure.is_accuracy or measure.percent:
         match = max(1.0, 2 * (std or 0.0))
-        return Tolerance(match, max(3.0, match), relative=False)
-    if spec["name"] == "mcnemar":
-        return Tolerance(0.0, 0.0, relative=False, threshold=SIGNIFICANT)
-    match, near = (0.25, 1.0) if spec["name"] in (*UNREACHED, "speed_up") else (0.10, 0.5)
+        return Tolerance(match, max(3.0, match))
+    if measure.name == "mcnemar":
+        return Tolerance(0.0, 0.0, threshold=SIGNIFICANT)
+    match, near = (0.25, 1.0) if measure.is_cost or measure.name == "speed_up" else (0.10, 0.5)
     return Tolerance(match, near, relative=True)
 
 

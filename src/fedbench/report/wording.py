@@ -8,8 +8,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedbench.report.experiment import Published
-from fedbench.report.measures import Measure
-from fedbench.report.readers import COSTS
+from fedbench.report.spec import (
+    COSTS,
+    ComparedTo,
+    CostTo,
+    DistanceTo,
+    GradientNorm,
+    LastRounds,
+    Measure,
+    Oscillation,
+    Place,
+    StaysAbove,
+)
 from fedbench.report.statistics import plain
 from fedbench.report.verdict import tolerance_for
 
@@ -26,53 +36,44 @@ def _sentence(measure: Measure, published: list[Published]) -> str:
 
 
 def _definition(measure: Measure) -> str:
-    parameters = measure.parameters
-    if measure.name == "stays_above":
-        other = ", ".join(map(str, parameters["cell"].values()))
+    if isinstance(measure, StaysAbove):
+        other = ", ".join(measure.cell.values())
         return f"the round from which on it stays above {other}, median over seeds"
     if measure.name == "largest_class":
         return (
             "what always guessing the most frequent class of the test set would score, in percent"
         )
-    if measure.name == "oscillation":
-        third = parameters.get("third", "last")
+    if isinstance(measure, Oscillation):
         changes = "mean absolute change between evaluations"
-        return f"{changes} in the {third} third of the rounds, in points"
-    if measure.is_cost:
-        window = int(parameters.get("window", 1))
+        return f"{changes} in the {measure.third} third of the rounds, in points"
+    if isinstance(measure, CostTo):
         over = (
             "of a single evaluation"
-            if window == 1
-            else f"as the mean of {window} evaluations in a row"
+            if measure.window == 1
+            else f"as the mean of {measure.window} evaluations in a row"
         )
-        until = f"until the test accuracy {over} reaches {_target(parameters['target'])}"
+        until = f"until the test accuracy {over} reaches {_target(measure.target)}"
         return f"{COSTS[measure.name][1]} {until}, median over seeds"
-    if measure.name == "mean_accuracy_last":
-        return f"mean over the evaluations of the last {parameters['rounds']} rounds"
+    if isinstance(measure, LastRounds):
+        return f"mean over the evaluations of the last {measure.rounds} rounds"
     if measure.name == "accuracy_at_best_val":
         return "test accuracy in the round with the best validation accuracy"
     if measure.name == "area":
         return "mean test accuracy over all rounds (the area under the curve)"
-    if parameters.get("over_seeds") == "maximum":
+    if measure.over_seeds == "maximum":
         return "maximum over seeds"
-    if measure.name == "difference_to":
-        other = ", ".join(f"{axis} {_other(label)}" for axis, label in parameters["cell"].items())
+    if isinstance(measure, ComparedTo) and measure.name == "difference_to":
+        other = ", ".join(f"{axis} {_other(label)}" for axis, label in measure.cell.items())
         sides = (
-            "that of {}, minus its own"
-            if parameters.get("reverse")
-            else "its own, minus that of {}"
+            "that of {}, minus its own" if measure.reverse else "its own, minus that of {}"
         ).format(other)
-        return f"{parameters['of']}, {sides}, seed by seed"
-    if measure.name == "place":
-        return f"place by {parameters['of']}, 1 is the best; a diverged run is behind all others"
-    if measure.name == "distance_to" and parameters.get("of") == "clients":
+        return f"{measure.of}, {sides}, seed by seed"
+    if isinstance(measure, Place):
+        return f"place by {measure.of}, 1 is the best; a diverged run is behind all others"
+    if isinstance(measure, DistanceTo) and measure.of == "clients":
         return "root mean square over the clients, of the models that they sent"
-    if measure.name == "gradient_norm" and parameters.get("last"):
-        return (
-            f"over the last {parameters['last']} rounds"
-            if parameters["last"] > 1
-            else "in the last round"
-        )
+    if isinstance(measure, GradientNorm) and measure.last is not None:
+        return f"over the last {measure.last} rounds" if measure.last > 1 else "in the last round"
     return ""
 
 
@@ -95,7 +96,7 @@ def _target(target: Any) -> str:
 
 
 def _tolerance(measure: Measure) -> str:
-    tolerance = tolerance_for({"name": measure.name, **measure.parameters})
+    tolerance = tolerance_for(measure)
     if tolerance.threshold is not None:
         return f"match on the same side of {tolerance.threshold:g}"
     if tolerance.relative:
@@ -104,10 +105,10 @@ def _tolerance(measure: Measure) -> str:
         )
     widened = (
         " (or 2 published standard deviations)"
-        if measure.is_accuracy and "tolerance" not in measure.parameters
+        if measure.is_accuracy and measure.tolerance is None
         else ""
     )
-    unit = " points" if measure.is_accuracy or measure.parameters.get("percent") else ""
+    unit = " points" if measure.is_accuracy or measure.percent else ""
     return (
         f"match within {plain(tolerance.match)}{unit}{widened}, near within"
         f" {plain(tolerance.near)}{unit}"

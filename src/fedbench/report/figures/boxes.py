@@ -13,14 +13,15 @@ from fedbench.report.figures.sheet import Sheet, empty, named_ticks
 from fedbench.report.figures.style import COLOURS, HATCHES, column_words, is_share
 from fedbench.report.figures.tables import read_all, read_columns
 from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.spec import ClientBoxes, Gaps
 
 NAMED_CLIENTS = 20  # ticks along the clients
 HOW_TO_READ = "boxes: quartiles, whiskers: 1.5 times their distance"
 
 
-def draw_client_boxes(part: Part, notes: Notes) -> Figure:
+def draw_client_boxes(part: Part[ClientBoxes], notes: Notes) -> Figure:
     """A column of clients.csv over the rounds of the first seed, one box for each client."""
-    column = part.show.get("column", "gsnr")
+    column = part.show.column
 
     def read(run: StudyRun) -> tuple[dict[int, np.ndarray], int]:
         """Values by client, and how many are infinite: the GSNR of a client whose gradient is the
@@ -33,7 +34,7 @@ def draw_client_boxes(part: Part, notes: Notes) -> Figure:
             (~finite).sum()
         )
 
-    panel_axes = [*part.axes("panels"), *part.rest("panels")]
+    panel_axes = [*part.show.panels, *part.rest(*part.show.panels)]
     panels = part.panels(panel_axes, [])
     sheet = Sheet(len(panels), part.columns(panels, panel_axes))
     for place, panel in enumerate(panels):
@@ -69,12 +70,11 @@ def _clients(axes: Axes, boxes: dict[int, np.ndarray]) -> None:
     axes.grid(axis="x", visible=False)
 
 
-def draw_gaps(part: Part, notes: Notes) -> Figure:
+def draw_gaps(part: Part[Gaps], notes: Notes) -> Figure:
     """Differences of a column of metrics.csv between two methods, over the rounds and seeds that
     both have.
     """
-    column = part.show.get("y", "test_loss")
-    group_axes, panel_axes = part.axes("groups"), part.axes("panels")
+    column, group_axes, panel_axes = part.show.y, part.show.groups, part.show.panels
     panels = part.panels(
         panel_axes, [axis for axis in part.study.experiment.axes if axis not in panel_axes]
     )
@@ -89,13 +89,15 @@ def draw_gaps(part: Part, notes: Notes) -> Figure:
     return sheet.finish(notes)
 
 
-def _pairs(part: Part, panel: Panel, notes: Notes, axes: Axes, column: str, handles: dict) -> bool:
+def _pairs(
+    part: Part[Gaps], panel: Panel, notes: Notes, axes: Axes, column: str, handles: dict
+) -> bool:
     """Boxes of all pairs, side by side in each group; whether there are any."""
-    pairs, drawn = part.show["pairs"], False
+    pairs, drawn = part.show.pairs, False
     cells = [line.cell for line in panel.lines]
     groups: dict[str, list[StudyCell]] = {}
     for cell in cells:
-        groups.setdefault(", ".join(cell.labels[axis] for axis in part.axes("groups")), []).append(
+        groups.setdefault(", ".join(cell.labels[axis] for axis in part.show.groups), []).append(
             cell
         )
     width = 0.8 / len(pairs)

@@ -8,15 +8,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from fedbench.core.errors import nearest, require
 from fedbench.report.figures.boxes import draw_client_boxes, draw_gaps
 from fedbench.report.figures.drift import draw_drift
 from fedbench.report.figures.groups import Notes, Part
 from fedbench.report.figures.lines import draw_conformal, draw_curves, draw_entropy, draw_layers
 from fedbench.report.figures.maps import draw_partition, draw_selection
-from fedbench.report.figures.measured import Measure, draw_bars, draw_points
+from fedbench.report.figures.measured import Measuring, draw_bars, draw_points
 from fedbench.report.figures.style import looks
 from fedbench.report.runs import Study
+from fedbench.report.spec import Several
 
 FORMS: dict[str, Callable[..., Any]] = {
     "curves": draw_curves,
@@ -35,27 +35,22 @@ TABLES = ("table", "datasets")  # forms that are no figures
 WITH_MEASURES = ("points", "bars")
 
 
-def draw(study: Study, measure: Measure) -> list[tuple[str, Figure]]:
+def draw(study: Study, measure: Measuring) -> list[tuple[str, Figure]]:
     """(title, figure) for each part of the study that is a figure.
 
-    `measure(cell, spec)` gives the values of a measure, one a seed; None = missing, diverged or not
-    reached.
+    `measure(cell, wanted)` gives the values of a measure, one a seed; None = missing, diverged or
+    not reached.
     """
     show = study.experiment.show
-    parts = show["parts"] if show["form"] == "several" else [show]
     figures = []
-    for fields in parts:
-        form, known = fields["form"], (*FORMS, *TABLES)
-        require(
-            form in known,
-            f"{study.experiment.name}: study.show.form",
-            form,
-            nearest(str(form), known),
-        )
-        if form in TABLES:
+    for part in show.parts if isinstance(show, Several) else [show]:
+        if part.form in TABLES:
             continue
-        function = partial(FORMS[form], measure=measure) if form in WITH_MEASURES else FORMS[form]
+        function = FORMS[part.form]
+        if part.form in WITH_MEASURES:
+            function = partial(function, measure=measure)
         with looks():
-            figure = function(Part(study, fields), Notes(study))
-        figures.append((str(fields.get("title", study.experiment.title)), figure))
+            figure = function(Part(study, part), Notes(study))
+        title = study.experiment.title if part.title is None else part.title
+        figures.append((title, figure))
     return figures

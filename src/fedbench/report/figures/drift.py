@@ -16,6 +16,7 @@ from fedbench.report.figures.sheet import Sheet, whole_numbers
 from fedbench.report.figures.style import COLOURS, DASHES, MARKERS, Style
 from fedbench.report.figures.tables import Curve
 from fedbench.report.runs import StudyCell
+from fedbench.report.spec import Drift
 
 
 def simulate(
@@ -35,18 +36,16 @@ def simulate(
     return np.array(weights)
 
 
-def draw_drift(part: Part, notes: Notes) -> Figure:
+def draw_drift(part: Part[Drift], notes: Notes) -> Figure:
     """The weight by round with the optimum, and the distance to it."""
     show = part.show
-    optimum, rounds = float(show["optimum"]), int(show["rounds"])
+    optimum, rounds = show.optimum, show.rounds
     sheet = Sheet(2)
     nobody = StudyCell(Cell({}, (), ()), [])  # computed here, not run
     optimum_style: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 2)), "linewidth": 1.1}
     sheet.panels[0].axhline(optimum, label="_optimum", **optimum_style)
-    for place, (name, optima) in enumerate(show["cases"].items()):
-        weights = simulate(
-            optima, float(show["start"]), float(show["rate"]), rounds, int(show.get("steps", 1))
-        )
+    for place, (name, optima) in enumerate(show.cases.items()):
+        weights = simulate(optima, show.start, show.rate, rounds, show.steps)
         dash = DASHES[place // len(COLOURS) % len(DASHES)]
         style = Style(
             COLOURS[place % len(COLOURS)],

@@ -5,14 +5,15 @@ about them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, TypeVar
 
-from fedbench.core.errors import nearest, require
 from fedbench.report.figures.style import Style, name_of, style_of
 from fedbench.report.runs import DIVERGED, Study, StudyCell, StudyRun
+from fedbench.report.spec import Show
 
 MOST_COLUMNS = 5
 NO_RUNS, NOTHING = "no finished runs", "nothing to show"
+Form = TypeVar("Form", bound=Show)
 NAMED, NAMED_PANELS = 8, 2  # lines, and panels of a line, that a note lists before it only counts
 
 
@@ -38,38 +39,23 @@ class Panel:
 
 
 @dataclass
-class Part:
+class Part(Generic[Form]):
     """A form with its fields and the cells it is made of: the whole of `show`, or one part of
     several.
     """
 
     study: Study
-    show: dict[str, Any]
+    show: Form
     cells: list[StudyCell] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.cells = self.study.select(self.show.get("keep") or {})
-
-    def axes(self, key: str) -> list[str]:
-        """The axes that a field such as `panels` names."""
-        names = self.show.get(key) or []
-        names = [names] if isinstance(names, str) else list(names)
-        known = self.study.experiment.axes
-        for name in names:
-            require(
-                name in known,
-                f"{self.study.experiment.name}: study.show.{key}",
-                name,
-                nearest(str(name), known),
-            )
-        return names
+        self.cells = self.study.select(self.show.keep)
 
     def rest(self, *used: str) -> list[str]:
-        """Axes with several labels that no field names: their cells must not fall onto one
+        """Axes with several labels that are not used: their cells must not fall onto one
         another.
         """
-        named = {name for key in used for name in self.axes(key)}
-        axes = [axis for axis in self.study.experiment.axes if axis not in named]
+        axes = [axis for axis in self.study.experiment.axes if axis not in used]
         return [axis for axis in axes if self._count(axis) > 1]
 
     def panels(self, panel_axes: list[str], line_axes: list[str]) -> list[Panel]:

@@ -27,6 +27,7 @@ from fedbench.report.figures.tables import (
 )
 from fedbench.report.readers import last_rounds
 from fedbench.report.runs import StudyRun
+from fedbench.report.spec import Conformal, Curves, Entropy, Layers, Lines
 from fedbench.report.statistics import entropy
 
 X_WORDS = {
@@ -42,11 +43,11 @@ BANDS = {
 NAMED_LAYERS = 24  # ticks with a layer's name along an axis
 
 
-def draw_curves(part: Part, notes: Notes) -> Figure:
+def draw_curves(part: Part[Curves], notes: Notes) -> Figure:
     """A column of metrics.csv by round, seconds, bytes or gradients; of seconds also those of every
     single round.
     """
-    x, y = part.show.get("x", "round"), part.show.get("y", "test_accuracy")
+    x, y = part.show.x, part.show.y
     factor = 100.0 if is_share(y) else 1.0
 
     def read(run: StudyRun) -> pd.Series:
@@ -71,11 +72,11 @@ def draw_curves(part: Part, notes: Notes) -> Figure:
     return _figure(part, notes, read, combine, X_WORDS.get(x, x), column_words(y), dress)
 
 
-def draw_entropy(part: Part, notes: Notes) -> Figure:
+def draw_entropy(part: Part[Entropy], notes: Notes) -> Figure:
     """Entropy over the clients of a column of clients.csv, by round, and that of the uniform
     distribution.
     """
-    column = part.show.get("column", "gsnr_ratio")
+    column = part.show.column
     counts: dict[int, int] = {}  # of the clients of a run
 
     def read(run: StudyRun) -> pd.Series:
@@ -116,11 +117,11 @@ def draw_entropy(part: Part, notes: Notes) -> Figure:
     )
 
 
-def draw_layers(part: Part, notes: Notes) -> Figure:
+def draw_layers(part: Part[Layers], notes: Notes) -> Figure:
     """Norms of the gradients of every layer, mean over clients and the last rounds, layers in their
     order.
     """
-    prefix, last = "gradient_norm/", part.show.get("last")
+    prefix, last = "gradient_norm/", part.show.last
 
     def read(run: StudyRun) -> pd.DataFrame:
         table = last_rounds(read_columns(run, "clients.csv", "round"), last)
@@ -146,7 +147,7 @@ def draw_layers(part: Part, notes: Notes) -> Figure:
         named_ticks(axes, range(0, len(names), every), names[::every])
         axes.set_ylim(bottom=0)
 
-    if part.show.get("band", "std") == "std":
+    if part.show.band == "std":
         rounds = (
             "rounds"
             if last is None
@@ -163,9 +164,9 @@ def draw_layers(part: Part, notes: Notes) -> Figure:
     )
 
 
-def draw_conformal(part: Part, notes: Notes) -> Figure:
+def draw_conformal(part: Part[Conformal], notes: Notes) -> Figure:
     """Mean size of the prediction sets against their coverage, a point for each level."""
-    rule = part.show.get("rule", "threshold")
+    rule = part.show.rule
 
     def read(run: StudyRun) -> pd.DataFrame:
         table = read_columns(run, "conformal.csv", "method", "level", "coverage", "size")
@@ -184,7 +185,7 @@ def draw_conformal(part: Part, notes: Notes) -> Figure:
 
 
 def _figure(
-    part: Part,
+    part: Part[Any],
     notes: Notes,
     read: Callable[[StudyRun], Any],
     combine: Callable[[list[Any], str], Curve | None],
@@ -194,8 +195,9 @@ def _figure(
     explain: bool = True,
 ) -> Figure:
     """Panels of lines: `read` a run, `combine` the runs of a cell, `dress` the axes of a panel."""
-    band, panel_axes = part.show.get("band", "std"), part.axes("panels")
-    panels = part.panels(panel_axes, [*part.axes("lines"), *part.rest("panels", "lines")])
+    show: Lines = part.show
+    band, panel_axes = show.band, show.panels
+    panels = part.panels(panel_axes, [*show.lines, *part.rest(*panel_axes, *show.lines)])
     sheet = Sheet(len(panels), part.columns(panels, panel_axes))
     for place, panel in enumerate(panels):
         axes, found = sheet.panels[place], []

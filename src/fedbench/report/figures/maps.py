@@ -17,12 +17,13 @@ from fedbench.report.figures.sheet import Sheet, empty, finish, new_figure, whol
 from fedbench.report.figures.style import COLOURS, PALE, literal
 from fedbench.report.figures.tables import Lacking, read_all, read_columns
 from fedbench.report.runs import StudyRun
+from fedbench.report.spec import Panels, Selection
 
 SMALL_MULTIPLES = 10  # clients up to which each has its own small raster, in two rows
 CHOSEN = "ecgr_selected"
 
 
-def draw_partition(part: Part, notes: Notes) -> Figure:
+def draw_partition(part: Part[Panels], notes: Notes) -> Figure:
     """Samples of each class that each client has, first seed."""
 
     def read(run: StudyRun) -> np.ndarray:
@@ -32,7 +33,7 @@ def draw_partition(part: Part, notes: Notes) -> Figure:
         )
         return table[[name for _, name in classes]].to_numpy(dtype=int)
 
-    panel_axes = [*part.axes("panels"), *part.rest("panels")]
+    panel_axes = [*part.show.panels, *part.rest(*part.show.panels)]
     panels = part.panels(panel_axes, [])
     columns = part.columns(panels, panel_axes) or min(len(panels), 3)
     sheet = Sheet(len(panels), columns, {1: (6.0, 4.2), 2: (4.8, 3.7)}.get(columns, (4.4, 3.4)))
@@ -63,12 +64,12 @@ def draw_partition(part: Part, notes: Notes) -> Figure:
     return sheet.finish(notes)
 
 
-def draw_selection(part: Part, notes: Notes) -> Figure:
+def draw_selection(part: Part[Selection], notes: Notes) -> Figure:
     """Which local steps were chosen in which round: by single clients, or the share of all
     clients.
     """
-    everybody = part.show.get("clients", "all") == "all"
-    panel_axes = [*part.axes("panels"), *part.rest("panels")]
+    everybody = part.show.clients == "all"
+    panel_axes = [*part.show.panels, *part.rest(*part.show.panels)]
     panels, found = part.panels(panel_axes, []), {}
     for panel in panels:
         runs = first_run(panel.lines[0].cell, notes, panel.title)
@@ -99,9 +100,9 @@ def read_rasters(run: StudyRun) -> dict[int, np.ndarray]:
 
 
 def _single_clients(
-    part: Part, notes: Notes, titles: list[str], found: dict[str, dict[int, np.ndarray]]
+    part: Part[Selection], notes: Notes, titles: list[str], found: dict[str, dict[int, np.ndarray]]
 ) -> Figure:
-    clients = [int(client) for client in part.show["clients"]]
+    clients = part.show.clients
     sheet = Sheet(
         len(titles) * len(clients), len(clients) if len(titles) > 1 and len(clients) > 1 else None
     )
@@ -122,7 +123,7 @@ def _single_clients(
 
 
 def _overviews(
-    part: Part, notes: Notes, titles: list[str], found: dict[str, dict[int, np.ndarray]]
+    part: Part[Selection], notes: Notes, titles: list[str], found: dict[str, dict[int, np.ndarray]]
 ) -> Figure:
     """A row for each panel: the share of all clients, and beside it, when they are few, each
     client's own raster.

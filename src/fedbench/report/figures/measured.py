@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,9 @@ from fedbench.report.figures.lines import add_to_legend
 from fedbench.report.figures.sheet import Sheet, empty, named_ticks
 from fedbench.report.figures.style import literal, measure_words, name_of, number
 from fedbench.report.runs import DIVERGED, StudyCell
+from fedbench.report.spec import Bars, Measure, Points
 
-Measure = Callable[[StudyCell, object], list[float | None]]
+Measuring = Callable[[StudyCell, Measure], list[float | None]]
 
 NUMBERED_BARS = 24  # bars of a panel that have their number above them
 NARROW = 0.2  # bars whose numbers stand upright; the distance between groups is 1
@@ -33,9 +35,9 @@ class Value:
     diverged: bool
 
 
-def draw_points(part: Part, notes: Notes, measure: Measure) -> Figure:
+def draw_points(part: Part[Points], notes: Notes, measure: Measuring) -> Figure:
     """A measure along an axis of the study; a row of panels for each measure."""
-    along = part.show["x"]
+    along = part.show.x
     labels = [
         label
         for label in part.study.experiment.axes[along]
@@ -69,12 +71,13 @@ def draw_points(part: Part, notes: Notes, measure: Measure) -> Figure:
         named_ticks(axes, list(places.values()), labels)
         axes.margins(x=0.06)
 
-    return _figure(part, notes, measure, ("lines", "x"), draw, dress)
+    return _figure(part, notes, measure, (part.show.lines, [along]), draw, dress, add_to_legend)
 
 
-def draw_bars(part: Part, notes: Notes, measure: Measure) -> Figure:
+def draw_bars(part: Part[Bars], notes: Notes, measure: Measuring) -> Figure:
     """A measure as bars side by side, in groups."""
-    lines = [line for panel in _panels(part, "bars", "groups") for line in panel.lines]
+    along = part.show.groups
+    lines = [line for panel in _panels(part, part.show.bars, along) for line in panel.lines]
     groups = list(dict.fromkeys(_group(part, line) for line in _by_group(part, lines)))
     kinds = list(dict.fromkeys(line.name for line in lines))
     width = 0.84 / max(len(kinds), 1)
@@ -106,7 +109,7 @@ def draw_bars(part: Part, notes: Notes, measure: Measure) -> Figure:
         axes.grid(axis="x", visible=False)
         axes.margins(y=0.16)
 
-    return _figure(part, notes, measure, ("bars", "groups"), draw, dress)
+    return _figure(part, notes, measure, (part.show.bars, along), draw, dress, _bar_in_legend)
 
 
 def _write_value(axes: Axes, place: float, value: Value, numbered: bool, width: float) -> None:
@@ -124,46 +127,46 @@ def _write_value(axes: Axes, place: float, value: Value, numbered: bool, width: 
     )
 
 
-def _group(part: Part, line: Line) -> str:
-    return ", ".join(line.cell.labels[axis] for axis in part.axes("groups"))
+def _group(part: Part[Bars], line: Line) -> str:
+    return ", ".join(line.cell.labels[axis] for axis in part.show.groups)
 
 
-def _by_group(part: Part, lines: list[Line]) -> list[Line]:
+def _by_group(part: Part[Bars], lines: list[Line]) -> list[Line]:
     axes = part.study.experiment.axes
     return sorted(
         lines,
-        key=lambda line: [list(axes[a]).index(line.cell.labels[a]) for a in part.axes("groups")],
+        key=lambda line: [list(axes[a]).index(line.cell.labels[a]) for a in part.show.groups],
     )
 
 
-def _panels(part: Part, kind: str, along: str) -> list[Panel]:
-    return part.panels(part.axes("panels"), [*part.axes(kind), *part.rest("panels", kind, along)])
+def _panels(part: Part[Any], told_apart: list[str], along: list[str]) -> list[Panel]:
+    panels = part.show.panels
+    return part.panels(panels, [*told_apart, *part.rest(*panels, *told_apart, *along)])
 
 
 def _figure(
-    part: Part,
+    part: Part[Any],
     notes: Notes,
-    measure: Measure,
-    fields: tuple[str, str],
+    measure: Measuring,
+    axes_of: tuple[list[str], list[str]],
     draw: Callable[[Axes, list[Line], list[Value], Any], None],
     dress: Callable[[Axes], None],
+    name_in_legend: Callable[[Sheet, Line], None],
 ) -> Figure:
     """Panels by measure and by the axes of `panels`; in each, what `draw` makes of the cells of one
     name.
 
-    `fields`: those of the form that say what is told apart by looks, and what is by place.
+    `axes_of`: what is told apart by looks, and what by place.
     """
-    panels, measures, along = _panels(part, *fields), part.show["measures"], part.axes(fields[1])
-    columns = len(panels) if len(measures) > 1 else part.columns(panels, part.axes("panels"))
+    panels, measures, along = _panels(part, *axes_of), part.show.measures.values(), axes_of[1]
+    columns = len(panels) if len(measures) > 1 else part.columns(panels, part.show.panels)
     sheet = Sheet(len(panels) * len(measures), columns or None)
-    for place, (label, panel) in enumerate(
-        (label, panel) for label in measures for panel in panels
-    ):
-        axes, y = sheet.panels[place], measure_words(label, measures[label])
-        sheet.label(place, panel.title, ", ".join(along), y)
+    for place, (shown, panel) in enumerate(itertools.product(measures, panels)):
+        axes = sheet.panels[place]
+        sheet.label(place, panel.title, ", ".join(along), measure_words(shown))
         named: dict[str, list[tuple[Line, Value]]] = {}
         for line in panel.lines:
-            value = _value(line, panel, along, notes, measure, (label, measures[label]))
+            value = _value(line, panel, along, notes, measure, shown)
             named.setdefault(line.name, []).append((line, value))
         some = [
             name
@@ -175,7 +178,7 @@ def _figure(
                 lines, values = [line for line, _ in pairs], [value for _, value in pairs]
                 draw(axes, lines, values, pairs[0][0].style)
             if name in some or name in notes.starred:
-                _add_to_legend(sheet, pairs[0][0], fields[0])
+                name_in_legend(sheet, pairs[0][0])
         dress(axes) if some else empty(axes, panel.why_empty)
     if not panels:
         empty(sheet.panels[0])
@@ -187,15 +190,14 @@ def _value(
     panel: Panel,
     along: list[str],
     notes: Notes,
-    measure: Measure,
-    item: tuple[str, object],
+    measure: Measuring,
+    shown: Measure,
 ) -> Value:
-    label, spec = item
     where = ", ".join(filter(None, (panel.title, name_of(line.cell.labels, along))))
     runs = notes.see(line.cell, line.name, where)
-    given = [float(value) for value in measure(line.cell, spec) if value is not None]
+    given = [float(value) for value in measure(line.cell, shown) if value is not None]
     if len(given) < len(runs):
-        notes.lacks(f"{label} not reached by every seed", line.name, where)
+        notes.lacks(f"{shown.label} not reached by every seed", line.name, where)
     if not given:
         return Value(np.nan, 0.0, any(run.status == DIVERGED for run in line.cell.runs))
     if len(given) > 1:
@@ -205,8 +207,6 @@ def _value(
     )
 
 
-def _add_to_legend(sheet: Sheet, line: Line, kind: str) -> None:
-    if kind == "lines":
-        add_to_legend(sheet, line)
-    elif line.name:
+def _bar_in_legend(sheet: Sheet, line: Line) -> None:
+    if line.name:
         sheet.handles.setdefault(line.name, Patch(**line.style.bar()))

@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib
 
 from fedbench.report.experiment import REFERENCE, Experiment
+from fedbench.report.spec import Measure
 from fedbench.runs.curves import COLOURS, DASHES, PALE
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
@@ -97,7 +98,7 @@ def style_of(experiment: Experiment, labels: dict[str, str], axes: list[str]) ->
         return Style(COLOURS[1], marker=MARKERS[0])
     first = "method" if "method" in axes else axes[0]
     label = labels[first]
-    words = set(shlex.split(experiment.axes[first].get(label) or ""))
+    words = set(shlex.split(experiment.axes[first].get(label, "")))
     for reference, dash in REFERENCE_DASHES.items():
         if first == "method" and reference in words:
             return Style(GREY, dash, hatch="///" if "central" in reference else "", order=1.5)
@@ -205,8 +206,7 @@ def column_words(column: str) -> str:
     return f"{words} (%)" if is_share(column) else words
 
 
-def measure_words(label: str, spec: object) -> str:
+def measure_words(measure: Measure) -> str:
     """The label of a measure with its unit, unless it names one."""
-    name = str(spec.get("name", "") if isinstance(spec, dict) else spec)
-    unit = UNITS.get(name) or ("%" if isinstance(spec, dict) and spec.get("percent") else "")
+    label, unit = measure.label, UNITS.get(measure.name) or ("%" if measure.percent else "")
     return f"{label} ({unit})" if unit and unit not in label and "(" not in label else label
