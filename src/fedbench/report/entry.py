@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fedbench.report.claims import judge_claims
+from fedbench.report.claims import NOT_TESTABLE, judge_claims
 from fedbench.report.comparison import COSTS, accuracy_columns, equal_cost, significance
 from fedbench.report.datasets import datasets_grid
 from fedbench.report.figures import describe, draw, save
@@ -133,7 +133,8 @@ def _grids(values: Values, notes: Footnotes, published: list[Any]) -> list[Grid]
 
 def _rests_on(claim: Claim, entry: Entry, tuned: bool) -> str:
     """How much was run for a claim: seeds, scale, and whether the methods were tuned."""
-    seeds = {panel.seeds for one in claim.comparisons for panel in one.judged or one.panels}
+    panels = [panel for one in claim.comparisons for panel in one.judged or one.panels]
+    seeds = {panel.seeds for panel in panels if panel.outcome != NOT_TESTABLE}
     parts = []
     if seeds:
         fewest, most = min(seeds), max(seeds)
