@@ -108,6 +108,7 @@ def test_fedbn_without_batch_norm_is_fedavg():
     assert model_after("algo=fedbn", "batch norm") != model_after("", "batch norm")
 
 
+@pytest.mark.heavy
 def test_methods_do_differ():
     """The comparisons above could not fail if nothing ever mattered."""
     digests = {words: model_after(words, "plain") for words in ("", *DIFFERENT)}

@@ -254,6 +254,7 @@ def test_no_secret_is_written_or_printed(fedbench, tmp_path, planted):
     ]  # it would be noticed
 
 
+@pytest.mark.heavy
 def test_no_secret_is_in_the_report(tmp_path, planted, monkeypatch, capfd):
     """Of a study that is planned, run and rendered, with runs that cannot be run, whose reasons it
     tells.

@@ -45,7 +45,10 @@ def test_without_it_the_program_would_end(monkeypatch):
     [
         ("fedbench.data.prepare.cli", ["list"]),
         ("fedbench.report.cli", ["--help"]),
-        ("fedbench.report.cli", ["render", "results", "--by", "algo"]),
+        pytest.param(
+            *("fedbench.report.cli", ["render", "results", "--by", "algo"]),
+            marks=pytest.mark.heavy,
+        ),
     ],
 )
 def test_the_other_programs_end_well_when_nobody_reads(tmp_path, module, words):

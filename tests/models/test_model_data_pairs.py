@@ -39,7 +39,7 @@ LARGE = ("lc25000", "tinyimagenet")  # images; vgg16 differs from vgg19 only in 
 
 
 def marks(data: str, model: str) -> list[pytest.MarkDecorator]:
-    if model in SMALL:
+    if model in SMALL and data not in LARGE:
         return []
     by_hand = model == "vgg19" or (data in LARGE and model.startswith("vgg"))
     return [pytest.mark.heavy, pytest.mark.by_hand] if by_hand else [pytest.mark.heavy]
