@@ -104,7 +104,9 @@ def no_errors(driver) -> None:
     """Nothing on the console: no exception, nothing that the policy had to block, no file that was
     not found.
     """
-    assert driver.get_log("browser") == []
+    # Chromium's own start page may complain of a slow network.
+    told = [one for one in driver.get_log("browser") if not one["message"].startswith("chrome://")]
+    assert told == []
 
 
 def nothing_ran(driver) -> None:
