@@ -19,7 +19,7 @@ from support.waiting import LIMIT, wait_until
 from fedbench import train as program
 from fedbench.core.errors import BadInput
 from fedbench.parallel import devices
-from fedbench.report import execute
+from fedbench.report import execute, pool
 from fedbench.report.execute import Executor
 from fedbench.report.experiment import load
 from fedbench.report.ledger import status_of
@@ -158,8 +158,8 @@ def test_a_worker_that_dies_between_two_runs_costs_one_of_them(jobs, tmp_path):
     for outcome in executor.run(jobs[:3]):
         statuses.append(outcome.status)
         if len(statuses) == 1:
-            executor.workers[0].process.kill()
-            executor.workers[0].process.join()
+            executor.pool.workers[0].process.kill()
+            executor.pool.workers[0].process.join()
     assert statuses == ["finished", "failed", "finished"]
 
 
@@ -181,7 +181,7 @@ def test_a_run_that_is_being_prepared_stops_at_once(jobs, tmp_path, monkeypatch,
     executor = Executor(tmp_path, 1)
     assert [outcome.status for outcome in executor.run(jobs)] == ["interrupted"]
     asking.join()
-    assert executor.stopping
+    assert executor.pool.stopping
     assert not (tmp_path / "prepared").exists()
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert not list(tmp_path.rglob("failure.txt"))
@@ -270,16 +270,16 @@ def test_a_dry_run_tells_what_there_is_to_do_and_runs_nothing(jobs, capfd, monke
 def test_every_process_has_a_gpu_of_its_own(jobs, tmp_path, monkeypatch):
     """Also one that takes the place of a process that died."""
     found = fake_cuda.gpus("NVIDIA A100", "NVIDIA A100")
-    monkeypatch.setattr(execute, "gpus", lambda: found)
+    monkeypatch.setattr(pool, "gpus", lambda: found)
     monkeypatch.setattr(devices, "gpus", lambda: found)
     monkeypatch.setenv(devices.VISIBLE, "5,7")
 
-    def attempt(configuration, request):
+    def attempt(executor, job):
         (tmp_path / f"{os.getpid()}.gpu").write_text(os.environ[devices.VISIBLE])
         wait_until(lambda: len(list(tmp_path.glob("*.gpu"))) >= 2)
         os._exit(1)
 
-    monkeypatch.setattr(execute, "_attempt", attempt)
+    monkeypatch.setattr(Executor, "attempt", attempt)
     outcomes = list(Executor(tmp_path, 2).run(jobs))
     assert {outcome.status for outcome in outcomes} == {"failed"}
     seen = [file.read_text() for file in tmp_path.glob("*.gpu")]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pickle
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -171,30 +174,38 @@ def small(tmp_path_factory, monkeypatch):
     study_small.use(study_small.write_configuration(folder), monkeypatch)
 
 
-def test_what_was_measured_is_kept_and_a_failure_is_not(tmp_path, monkeypatch):
-    measured = [
-        Round(0.0, 0.0, 0.0, 0),
-        Round(0.001, 0.0001, 3e8, 70),
-        Round(0.001, 0.0001, 3e8, 70),
-    ]
-    monkeypatch.setattr(calibrate, "_measure_apart", lambda config: measured.pop(0))
-    monkeypatch.setattr(calibrate, "unpack", lambda job, results: None)
+def test_what_was_measured_is_kept_and_a_failure_is_not(tmp_path, monkeypatch, capfd):
+    """Each in a process of its own, of which a failure or a death says nothing."""
+    calls = tmp_path / "calls.txt"
+
+    def measure(results, job):
+        with calls.open("a") as file:
+            file.write(job.folder + "\n")
+        number = len(calls.read_text().splitlines())
+        if number == 1:
+            raise ZeroDivisionError
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Round(0.001, 0.0001, 3e8, 70)
+
+    monkeypatch.setattr(calibrate, "_measure", measure)
     jobs, told = [job("a"), replace(job("b"), work={**WORK, "gradients": 3000})], []
     tell = lambda done, wanted: told.append((done, wanted))  # noqa: E731
     file = tmp_path / "studies" / "calibration.json"
-    failed = estimate_all(jobs, tmp_path, tell)
-    assert not failed["runs/x/a"].known
-    assert json.loads(file.read_text()) == {}
+    for _ in range(2):
+        failed = estimate_all(jobs, tmp_path, tell)
+        assert not failed["runs/x/a"].known
+        assert json.loads(file.read_text()) == {}
+    assert capfd.readouterr().err == ""
     found = estimate_all(jobs, tmp_path, tell)
     assert found["runs/x/a"] == Estimate(pytest.approx(0.3 + 1.0 + 0.02), 3e8, 5000 + 4 * 70)
     assert found["runs/x/b"].seconds == pytest.approx(0.3 + 3.0 + 0.02)
     assert estimate_all(jobs, tmp_path, tell) == found
-    assert told == [(1, 1), (1, 1)]
+    assert told == [(1, 1)] * 3
     for damage in ("", "[]", '{"k": 3}', '{"k": {"seconds": 1}}'):
         file.write_text(damage)
-        measured[:] = [Round(0.001, 0.0001, 3e8, 70)]
         assert estimate_all(jobs, tmp_path, tell) == found
-        assert not measured
+    assert calls.read_text() == "runs/x/a\n" * 7
 
 
 def test_a_real_round_is_measured_and_work_grows_with_the_rounds(tmp_path):
@@ -213,7 +224,9 @@ def test_a_real_round_is_measured_and_work_grows_with_the_rounds(tmp_path):
     longer = replace(config, scalars=replace(config.scalars, rounds=20))
     assert work_of(longer)["gradients"] == 10 * work_of(config)["gradients"]
     assert work_of(longer)["scored"] == 10 * work_of(config)["scored"]
-    measured = calibrate._measure_apart(config)
+    jobs = [Job(words, 0, "runs/x", config=pickle.dumps(config), work=work_of(config))]
+    estimate_all(jobs, tmp_path, lambda done, wanted: None)
+    (measured,) = calibrate._kept(tmp_path / "studies" / "calibration.json").values()
     assert min(measured.seconds_a_gradient, measured.seconds_a_test) > 0
     assert measured.memory > 1e7
     assert measured.parameters > 1000
@@ -240,7 +253,7 @@ def test_the_clock_of_a_calibration_leaves_out_what_is_done_once(monkeypatch, tm
     clock = SimpleNamespace(perf_counter=lambda: calls.append("clock") or 1.0)
     monkeypatch.setattr(calibrate, "time", clock)
     monkeypatch.setattr(calibrate, "assemble", assembled)
-    calibrate._measure(config)
+    calibrate._measure(tmp_path, Job([], 0, config=pickle.dumps(config)))
     assert calls == ["off", "clock", "clock", "score", "clock", "score", "clock"]
 
 
@@ -265,9 +278,3 @@ def test_durations_are_told_in_the_unit_that_fits(seconds, words):
 )
 def test_sizes_are_told_in_the_unit_that_fits(count, words):
     assert size(count) == words
-
-
-def test_a_calibration_that_fails_is_silent_and_leaves_the_reason_to_the_run(monkeypatch, capfd):
-    monkeypatch.setattr(calibrate, "_measure", lambda config: 1 / 0)
-    assert calibrate._measure_apart(None).parameters == 0
-    assert capfd.readouterr().err == ""

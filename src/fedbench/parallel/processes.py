@@ -56,9 +56,9 @@ def speaks() -> bool:
     return not under_torchrun() or os.environ.get("LOCAL_RANK", os.environ.get("RANK")) == "0"
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
-    multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
+def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent ends."""
+    multiprocessing._prctl_pr_set_pdeathsig(number)  # type: ignore[attr-defined]
 
 
 def launch(

@@ -4,13 +4,12 @@ kind of work.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import multiprocessing
 import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fedbench.core.machine import peak_memory
 from fedbench.parallel.group import Group
 from fedbench.parallel.processes import configure_process
 from fedbench.report.plan import Job, compose_config
+from fedbench.report.pool import Pool
 from fedbench.train import assemble, prepare
 
 TEST_EXAMPLES = 500  # scored to find out what an evaluation takes
@@ -46,6 +46,9 @@ class Round:
     parameters: int
 
 
+UNKNOWN = Round(0.0, 0.0, 0.0, 0)
+
+
 def estimate_all(
     jobs: Sequence[Job], results: Path, told: Callable[[int, int], None]
 ) -> dict[str, Estimate]:
@@ -55,9 +58,13 @@ def estimate_all(
     file = results / "studies" / "calibration.json"
     known = _kept(file)
     new = {job.work["kind"]: job for job in reversed(jobs) if job.work["kind"] not in known}
-    for place, (kind, job) in enumerate(new.items()):
-        known[kind] = _measure_apart(unpack(job, results))
-        told(place + 1, len(new))
+    pool = Pool(partial(_measure, results), processes=1, fresh=True)
+    for number, ending in enumerate(pool.run(new.values()), start=1):
+        # A failure here is none: the run itself will fail, too, and say why.
+        known[ending.task.work["kind"]] = ending.value or UNKNOWN
+        told(number, len(new))
+    if pool.stopping:
+        raise KeyboardInterrupt
     if new:
         succeeded = {
             kind: asdict(measured) for kind, measured in known.items() if measured.parameters
@@ -79,29 +86,9 @@ def unpack(job: Job, results: Path) -> Config:
     return compose_config([*job.words, f"results={results}"])
 
 
-def _measure_apart(config: Config) -> Round:
-    """In a process of its own: its peak of memory is what is wanted, and a failure there is no
-    failure here.
-    """
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_try_to_measure, args=(config, theirs))
-    process.start()
-    theirs.close()
-    try:
-        return ours.recv()
-    except EOFError:
-        return Round(0.0, 0.0, 0.0, 0)
-    finally:
-        process.join()
-
-
-def _try_to_measure(config: Config, pipe: Any) -> None:
-    with contextlib.suppress(Exception):  # the run itself will fail, too, and say why
-        pipe.send(_measure(config))
-
-
-def _measure(config: Config) -> Round:
+def _measure(results: Path, job: Job) -> Round:
+    """In a process of its own: its peak of memory is what is wanted."""
+    config = unpack(job, results)
     scalars = config.scalars
     client = replace(scalars.client, steps=STEPS)
     # The second round is timed: the first one also pays for buffers and kernels that are made once.

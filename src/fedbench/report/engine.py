@@ -200,7 +200,7 @@ def run_missing(jobs: list[Job], options: Options, console: Console, result: Res
             result.finished.append(outcome.job)
     seconds = duration(time.monotonic() - started)
     say(console, f"{len(result.finished)} of {len(jobs)} runs finished in {seconds}")
-    result.stopped = executor.stopping
+    result.stopped = executor.pool.stopping
 
 
 def show_result(result: Result, options: Options, console: Console) -> None:

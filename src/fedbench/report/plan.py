@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import pickle
-import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -29,12 +25,13 @@ from fedbench.config.environment import Values, hidden_by_name
 from fedbench.config.hydra_errors import CONFIGURATION_ERRORS, explain
 from fedbench.config.schema import Config
 from fedbench.config.validate import check, config_folder, with_algorithm
-from fedbench.core.errors import BadInput, MachineFault, MissingData
+from fedbench.core.errors import BadInput, MissingData
 from fedbench.core.files import write_atomically
 from fedbench.data.dataset import Dataset, DatasetSettings
 from fedbench.data.prepared import data_root
 from fedbench.parallel.devices import gpus
 from fedbench.report.experiment import Cell, Experiment, compose_tree
+from fedbench.report.pool import Pool
 from fedbench.report.spec import SCALES
 from fedbench.report.work import work_of
 from fedbench.runs.archive import ARCHIVE, has_settings
@@ -250,34 +247,8 @@ def _dataset(words: tuple[str, ...]) -> str:
 
 def _in_processes(tasks: list[tuple[list[Job], str]], processes: int) -> Iterator[list[Job]]:
     if processes == 1 or len(tasks) == 1:
-        yield from map(settle_jobs, tasks)
-        return
-    with pool_of(processes) as pool:
-        yield from pool.map(settle_jobs, tasks, chunksize=2)
-
-
-@contextmanager
-def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Forked workers that leave Ctrl-C and SIGTERM to the parent; one that is killed ends the
-    command with its reason.
-    """
-    fork = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(processes, mp_context=fork, initializer=_enter_pool)
-    try:
-        yield pool
-    except BrokenProcessPool as error:
-        words = (
-            "a process was ended by the system (it does that when memory runs out); the same"
-            " command goes on"
-        )
-        raise MachineFault(words) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _enter_pool() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return map(settle_jobs, tasks)
+    return Pool(settle_jobs, processes).values(tasks)
 
 
 def settle_jobs(task: tuple[list[Job], str]) -> list[Job]:

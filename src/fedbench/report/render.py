@@ -17,7 +17,8 @@ from fedbench.report.experiment import OWN, load, names
 from fedbench.report.ledger import status_of, study_of
 from fedbench.report.model import Entry
 from fedbench.report.page import write_page
-from fedbench.report.plan import Plan, pool_of
+from fedbench.report.plan import Plan
+from fedbench.report.pool import Pool
 from fedbench.report.text import csv_rows, latex, markdown
 from fedbench.report.wandb import publish
 
@@ -42,9 +43,8 @@ def render_all(
         )
     ]
     entries = []
-    processes = min(available_cores(), len(tasks))
-    with console.status("rendering") as status, pool_of(processes) as pool:
-        for number, entry in enumerate(pool.map(render, tasks), start=1):
+    with console.status("rendering") as status:
+        for number, entry in enumerate(Pool(render, available_cores()).values(tasks), start=1):
             entries.append(entry)
             status.update(f"rendering: {number} of {len(tasks)} experiments")
     mark_repeats(entries)
