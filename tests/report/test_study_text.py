@@ -119,6 +119,8 @@ def test_a_picture_is_linked_from_where_the_page_is(tmp_path):
     assert "![Five curves rise and level off](<../figure3.png>)" in markdown(
         entry, tmp_path / "tables"
     )
+    entry.pictures[0].text = "a](b) *c*"
+    assert r"![a\](b) \*c\*](<" in markdown(entry)
 
 
 # CSV

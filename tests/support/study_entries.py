@@ -225,6 +225,8 @@ def hostile(folder: Path) -> Entry:
     grid = Grid(
         bad, [PIPE, SCRIPT], [[SIGNS, SCRIPT], [SIGNS, IMAGE]], rows, bad, [SIGNS, UMLAUTS], SIGNS
     )
+    sides = comparisons(bad)
+    sides[0].panels = [Panel(bad, "supported", 0.5, 0.1, 0.9, 0.01, 3)]
     problem = f"Traceback (most recent call last):\n  File {IMAGE}\n\nRuntimeError: {bad}"
     return Entry(
         **dict.fromkeys(("number", "title", "scale", "command", "reduction", "stand_in"), bad),
@@ -237,7 +239,7 @@ def hostile(folder: Path) -> Entry:
         pictures=[
             Picture(bad, folder / "none.png", folder / f"{SCRIPT.replace('/', '')}.svg", bad)
         ],
-        claims=[Claim(bad, "contradicted", bad, bad, comparisons(bad), rests_on=bad, repeats=bad)],
+        claims=[Claim(bad, "contradicted", bad, bad, sides, rests_on=bad, repeats=bad)],
         footnotes=dict.fromkeys(HOSTILE, bad),
         remarks=[bad],
         settings=[Setting(bad, bad, "choice", bad)],
