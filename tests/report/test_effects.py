@@ -162,6 +162,22 @@ def test_an_unreached_target_is_a_bound():
     assert (four.outcome, four.reason) == (UNDECIDED, "in 1 seed neither side got there")
 
 
+def test_a_bound_speaks_against_one_side_of_a_range_only():
+    """Rounds as they are: 100 rounds in vain are at least 100."""
+    vain = [*scores(99, 97), Score(100.0, at_least=True)]
+    zero = scores(0, 0, 0)
+    assert judged(vain, zero, Range(20, 30)).outcome == CONTRADICTED
+    for low, high in ((20, 200), (150, 200)):
+        found = judged(vain, zero, Range(low, high))
+        assert (found.outcome, found.reason) == (
+            UNDECIDED,
+            "it did not reach the target in 1 seed",
+        )
+    turned = judged(zero, vain, Range(-30, -20))
+    assert turned.outcome == CONTRADICTED
+    assert judged(zero, vain, Range(-200, -20)).reason.startswith("the other did not reach")
+
+
 def test_together_is_decided_where_no_panel_is():
     panels = [Effect((1.0, 2.2, 0.4)), Effect((0.8, 2.5, 0.9)), Effect((2.0, 0.3, 1.5))]
     assert {one.outcome for one in judge_panels(panels, BETTER)} == {UNDECIDED}

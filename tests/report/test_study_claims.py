@@ -268,6 +268,37 @@ def test_all_numbers_below_one(tmp_path):
     )
 
 
+def test_a_missed_target_is_a_lower_bound_of_what_lies_between(tmp_path):
+    """Rounds as they are: who has not got there after 9 rounds needs more, not fewer."""
+    show = {**SHOW, "measures": {"Rounds": {"name": "rounds_to", "target": 0.5}}}
+    reached: dict[str, tuple[int | None, ...]] = {
+        "A": (3, 4, 4),
+        "B": (8, 7, None),
+        "C": (3, 4, None),
+    }
+
+    def files(labels, seed):
+        rounds = reached[labels["method"]][seed]
+        return metrics(*[0.5 if number == rounds else 0.1 for number in range(1, 10)])
+
+    def claim(method: str, low: float, high: float) -> dict[str, Any]:
+        where = {"method": method, "data": "X"}
+        text = f"{method} between {low} and {high}"
+        return {"text": text, "between": [low, high], "measure": "Rounds", "where": where}
+
+    limits = [("A", 1, 6), ("B", 1, 4), ("B", 20, 30), ("B", 1, 20), ("C", 7, 9)]
+    found = judge(tmp_path, made(*(claim(*one) for one in limits), show=show), files)
+    assert [one.outcome for one in found] == [
+        "supported",
+        "contradicted",  # 8, 7 and more than 9 rounds are more than 4
+        "undecided",  # but perhaps not fewer than 20
+        "undecided",  # and perhaps not fewer than 20 here, either
+        "undecided",
+    ]
+    missed = "it did not reach the target in 1 seed"
+    assert [one.comparisons[0].reason for one in found[2:4]] == [missed, missed]
+
+
 def test_another_axis(tmp_path):
     claim = {"text": "X is easier", "axis": "data", "better": "X", "than": "Y"}
     (found,) = judge(tmp_path, made(claim))

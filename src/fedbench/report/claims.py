@@ -296,7 +296,10 @@ def _same_seeds(own: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, p
 
 
 def _scores(runs: pd.DataFrame, measure: Measure, sign: float) -> list[Score]:
-    """Higher is better; what was not reached is no better than what was tried."""
+    """Higher is better; what was not reached is no better than what was tried.
+
+    With a sign of 1, rounds are taken as they are, and what was not reached takes more of them.
+    """
     found = []
     for _, run in runs.iterrows():
         value = run[measure.label]
@@ -306,7 +309,7 @@ def _scores(runs: pd.DataFrame, measure: Measure, sign: float) -> list[Score]:
             found.append(Score(None))
         elif math.isinf(value):
             limit = run[tried(measure.label)]
-            found.append(Score(sign * float(limit), at_best=True))
+            found.append(Score(sign * float(limit), at_best=sign < 0, at_least=sign > 0))
         else:
             found.append(Score(sign * float(value)))
     return found

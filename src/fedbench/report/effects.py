@@ -31,12 +31,14 @@ BOOTSTRAP_SEED = 20211205  # any fixed number: the same runs give the same inter
 class Score:
     """What one run scored, higher being better.
 
-    `value` is minus infinity when the run diverged and None when there is none. `at_best`: the true
-    value is lower still, as of a run that did not reach its target in the rounds it had.
+    `value` is minus infinity when the run diverged and None when there is none. A run that did not
+    reach its target has the rounds it had, and the true value is lower still (`at_best`). Where
+    rounds are taken as they are, fewer not being better, it is higher still (`at_least`).
     """
 
     value: float | None
     at_best: bool = False
+    at_least: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Effect:
     lacking: int = 0
     at_least: int = 0  # of the differences, those whose true value is larger
     at_most: int = 0  # those whose true value is smaller
+    upward: bool = False  # a target that the own side missed makes a difference larger
     noise: float = 0.0  # what rounding may contribute to a difference
     names: tuple[int, ...] = ()  # the seed of each difference; 0, 1, 2 ... unless given
 
@@ -127,7 +130,7 @@ def effect_of(
             lacking += 1
             continue
         diverged = math.isinf(one.value), math.isinf(two.value)
-        if all(diverged) or (one.at_best and two.at_best):
+        if all(diverged) or (_is_censored(one) and _is_censored(two)):
             idle += 1
         elif diverged[0]:
             lost += 1
@@ -137,11 +140,24 @@ def effect_of(
             differences.append(one.value - two.value)
             names.append(seed)
             largest = max(largest, abs(one.value), abs(two.value))
-            at_most += one.at_best
-            at_least += two.at_best
-    noise = 1e-12 * largest
-    known = (won, lost, idle, lacking, at_least, at_most, noise, tuple(names))
-    return Effect(tuple(differences), *known)
+            at_most += one.at_best or two.at_least
+            at_least += two.at_best or one.at_least
+    return Effect(
+        tuple(differences),
+        won,
+        lost,
+        idle,
+        lacking,
+        at_least,
+        at_most,
+        upward=any(score.at_least for score in (*own, *other)),
+        noise=1e-12 * largest,
+        names=tuple(names),
+    )
+
+
+def _is_censored(score: Score) -> bool:
+    return score.at_best or score.at_least
 
 
 @dataclass(frozen=True)
@@ -273,7 +289,8 @@ def _decided(
         outcome = UNDECIDED if against else SUPPORTED
         return replace(known, outcome=outcome, p=inside, reason=against)
     if outside < SIGNIFICANT and (known.high < claimed.low or known.low > claimed.high):
-        against = next(filter(None, (_blocks_contradiction(one, claimed) for one in effects)), "")
+        blocks = _blocks_below if known.high < claimed.low else _blocks_above
+        against = next(filter(None, map(blocks, effects)), "")
         outcome = UNDECIDED if against else CONTRADICTED
         return replace(known, outcome=outcome, p=outside, reason=against)
     reason = f"the interval reaches beyond {claimed.low:+g} to {claimed.high:+g}"
@@ -285,23 +302,27 @@ def _decided(
 
 
 def _blocks_support(effect: Effect, claimed: Range) -> str:
+    ends = [_blocks_above] if math.isinf(claimed.high) else [_blocks_above, _blocks_below]
+    return next(filter(None, (blocks(effect) for blocks in ends)), "")
+
+
+def _blocks_above(effect: Effect) -> str:
+    """Why differences do not show that the true one is as large, or larger."""
     if effect.lost:
         return f"it diverged in {_count(effect.lost)}"
-    if effect.at_most:
-        return f"it did not reach the target in {_count(effect.at_most)}"
-    if not math.isinf(claimed.high):
-        return _blocks_contradiction(effect, Range())
-    return ""
+    return _missed(effect.at_most, own=not effect.upward)
 
 
-def _blocks_contradiction(effect: Effect, claimed: Range) -> str:
-    if not math.isinf(claimed.high):
-        return _blocks_support(effect, Range()) or _blocks_contradiction(effect, Range())
+def _blocks_below(effect: Effect) -> str:
+    """Why differences do not show that the true one is as small, or smaller."""
     if effect.won:
         return f"the other diverged in {_count(effect.won)}"
-    if effect.at_least:
-        return f"the other did not reach the target in {_count(effect.at_least)}"
-    return ""
+    return _missed(effect.at_least, own=effect.upward)
+
+
+def _missed(seeds: int, own: bool) -> str:
+    side = "it" if own else "the other"
+    return f"{side} did not reach the target in {_count(seeds)}" if seeds else ""
 
 
 def _count(number: int, what: str = "seed") -> str:
