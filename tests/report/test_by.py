@@ -135,3 +135,17 @@ def test_a_sweep_that_was_run(fedbench):
     shown = [row.cells[0].value for row in entry.grids[0].rows]
     assert shown == pytest.approx([100 * written[rate] for rate in rates])
     assert page.is_file()
+
+
+def test_a_method_that_is_fedavg_here_is_named(fedbench):
+    """The network of the digits has no batch norm, so the runs of FedBN are FedAvg's."""
+    words = ("-m", "algo=fedavg,fedprox,fedbn", "rounds=1", "data.subset=100")
+    outcome = fedbench(*words, "partition.clients=2")
+    assert outcome.status == 0, outcome.err
+    entry, page = render_by(Path("results"), ["algo"])
+    assert [row.labels for row in entry.grids[0].rows] == [["fedavg"], ["fedprox"]]
+    (remark,) = entry.remarks
+    assert remark.startswith("A sweep asked for algo=fedbn as well.")
+    assert "(1 of those here)" in remark
+    markdown = next(Path("results/tables").glob("by-algo.md")).read_text()
+    assert all(remark in text.replace("&#39;", "'") for text in (page.read_text(), markdown))

@@ -28,6 +28,7 @@ from fedbench.report.runs import DIVERGED, FINISHED, Study, StudyCell, StudyRun
 from fedbench.report.spec import Bars, Curves, Several, as_measure
 from fedbench.report.table import Values
 from fedbench.runs.folder import SUMMARY
+from fedbench.runs.sweeps import OUTCOME, Outcome
 from fedbench.runs.table import load_runs, settings
 
 MEASURES = {"Best accuracy": "best_accuracy", "Final accuracy": "final_accuracy"}
@@ -39,6 +40,7 @@ def render_by(results: Path, keys: Sequence[str]) -> tuple[Entry, Path]:
     study = study_by(results, keys)
     entry = build_entry(study, results)
     entry.command = f"fedbench-tables render {results} --by {','.join(keys)}"
+    entry.remarks += found_under_fedavg(study, results)
     frame = run_frame(Values(study, list(study.experiment.show.measures.values())))
     entry.grids += [differences(frame, list(keys), measure) for measure in MEASURES]
     name = study.experiment.name
@@ -76,6 +78,32 @@ def study_by(results: Path, keys: Sequence[str]) -> Study:
             seeds = tuple(run.seed for run in ordered)
             cells.append(StudyCell(Cell(named, words, seeds), ordered))
     return Study(_experiment(list(keys), axes), "paper", cells)
+
+
+def found_under_fedavg(study: Study, results: Path) -> list[str]:
+    """A sentence on each algorithm that sweeps asked for and that was FedAvg with its settings.
+
+    Such is FedBN on a network without batch norm: its runs are FedAvg's, and have its name.
+    """
+    algorithms = {
+        run.folder.name: settings(run.folder)["algo"]
+        for cell in study.cells
+        for run in cell.runs
+        if run.folder is not None
+    }
+    asked: dict[str, set[str]] = {}  # by algorithm, the ids of its runs
+    for file in sorted(results.glob(f"sweeps/*/*/{OUTCOME}")):
+        outcome = Outcome(**json.loads(file.read_text()))
+        number = Path(outcome.run).name
+        words = dict(word.split("=", 1) for word in outcome.words if "=" in word)
+        algorithm = words.get("algo", "fedavg")
+        if algorithms.get(number) == "fedavg" and algorithm != "fedavg":
+            asked.setdefault(algorithm, set()).add(number)
+    return [
+        f"A sweep asked for algo={algorithm} as well. With these settings it is FedAvg to the bit,"
+        f" so its runs ({len(numbers)} of those here) are FedAvg's and stand under fedavg."
+        for algorithm, numbers in sorted(asked.items())
+    ]
 
 
 def _experiment(keys: list[str], axes: dict[str, dict[str, str]]) -> Experiment:
