@@ -128,6 +128,8 @@ def words_of(section: str) -> set[str]:
         ("`study.provenance`", spec.Origin),
         ("`study.scales`", spec.Scale),
         ("`study.tune`", spec.Tune),
+        ("`study.combined`", spec.Combination),
+        ("`study.shared_remarks`", spec.Remark),
     ],
 )
 def test_the_reference_has_every_key(section, schema):

@@ -107,6 +107,27 @@ def test_keep_and_skip_leave_cells_out_and_extra_words_win():
     assert [cell.labels for cell in narrow.cells("smoke")] == [{"data": "A", "method": "one"}]
 
 
+def test_a_combination_of_labels_is_written_otherwise():
+    """FedAvg with PGVC is FedPGVC; FedProx with PGVC is what its labels say."""
+    axes = {
+        "base": {"FedAvg": "algo=fedavg", "FedProx": "algo=fedprox algo.mu=1"},
+        "method": {"plain": "", "PGVC": "modifier=[pgvc]"},
+        "data": {"A": "data=a rounds=3"},
+    }
+    together = {"of": {"base": "FedAvg", "method": "PGVC"}, "overrides": "algo=fedpgvc rounds=2"}
+    scales = {
+        "smoke": {"reduction": "less", "overrides": "algo=linear", "extra": {"data": {"A": "x=1"}}}
+    }
+    made = study_folders.experiment({}, axes, combined=[together], scales=scales)
+    assert [cell.overrides for cell in made.cells("paper")] == [
+        ("algo=fedavg", "data=a", "rounds=3"),
+        ("data=a", "rounds=2", "algo=fedpgvc"),
+        ("algo=fedprox", "algo.mu=1", "data=a", "rounds=3"),
+        ("algo=fedprox", "algo.mu=1", "modifier=[pgvc]", "data=a", "rounds=3"),
+    ]
+    assert made.cells("smoke")[1].overrides == ("algo=fedpgvc", "data=a", "rounds=2", "x=1")
+
+
 def test_a_planned_folder_is_the_one_that_the_command_writes_and_two_experiments_share_it(small):
     table, figure = plan("small/table1", "small/figure1", scale="decisive")
     assert not Path("results/runs").exists()

@@ -26,6 +26,7 @@ axes:
   rate: {0.1: client.lr=0.1, 0.2: client.lr=0.2}
 keep: {rate: [0.1, 0.2]}
 skip: [{method: FedProx, rate: 0.2}]
+combined: [{of: {method: FedProx, rate: 0.1}, overrides: algo=fedprox algo.mu=1 client.lr=0.1}]
 seeds: [0, 1]
 proposed: [FedProx]
 show:
@@ -65,6 +66,9 @@ claims:
   - {text: significant, measure: p, below: 0.05}
 provenance:
   client.lr: {from: choice, why: usual, only: {rate: 0.1}}
+shared_remarks:
+  pull: {text: FedProx pulls., labels: [FedProx]}
+  elsewhere: null
 scales:
   smoke: {reduction: one, keep: {rate: [0.1]}, extra: {method: {FedProx: rounds=1}}, seeds: [0]}
 """)
@@ -115,6 +119,12 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("provenance.client.lr.from", "papr", "study.provenance.client.lr.from=papr: did you mean"),
     ("provenance.client.lr.form", "paper", "unknown key 'study.provenance.client.lr.form': did"),
     ("provenance.client.lr.only", {"rte": 1}, "client.lr.only=rte: did you mean 'rate'?"),
+    ("combined.0.of.rates", [0.1], "study.combined[0].of=rates: did you mean 'rate'?"),
+    ("combined.0.of.rate", [0.3], "study.combined[0].of.rate=0.3: did you mean '0.2'?"),
+    ("combined.0.of", {"rate": 0.1}, "study.combined[0].of={'rate': ['0.1']}: must name at least"),
+    ("combined.0.overrides", None, "study.combined[0].overrides is missing: it must have a value"),
+    ("shared_remarks.pull.labels", ["Prox"], "shared_remarks.pull.labels=Prox: did you mean 'F"),
+    ("shared_remarks.pull.label", "x", "unknown key 'study.shared_remarks.pull.label': did you"),
     ("scales.smok", {}, "study.scales=smok: did you mean 'smoke'?"),
     ("scales.smoke.override", "", "'study.scales.smoke.override': did you mean 'study.scales.smok"),
     ("scales.smoke.keep", {"rate": 0.3}, "study.scales.smoke.keep.rate=0.3: did you mean '0.2'?"),
@@ -173,6 +183,7 @@ FINE: list[tuple[str, Any]] = [
     ("show.parts.0.x", "alg/x"),
     ("show.parts.0.y", "times_clipped"),  # what a method of one's own records
     ("show.parts.1.measures.Loss.rounds", [1, 1]),
+    ("keep", {"rate": ["0.1"], "method": None}),  # null takes back what was inherited
 ]
 
 

@@ -193,3 +193,14 @@ def test_columns_are_named_for_programs_and_cells_that_do_not_exist_are_empty(tm
     assert both.column_names == ["data", "measure"]
     bare = build_grid(Values(one, [BEST]), ["method", "data"], [], Footnotes(one), [], "T")
     assert (bare.columns, bare.column_names, len(bare.rows)) == ([["Best"]], ["measure"], 3)
+
+
+def test_a_remark_that_files_share_stands_where_its_label_is_shown():
+    shared = {
+        "a": {"text": "About A.", "labels": ["A"]},
+        "b": {"text": "About B or C.", "labels": ["B", "C"]},
+    }
+    given = {"remarks": ["Own."], "shared_remarks": shared}
+    assert experiment({}, TWO, **given).remarks_shown() == ["Own.", "About A.", "About B or C."]
+    narrow = experiment({}, TWO, keep={"method": ["B"]}, **given)
+    assert narrow.remarks_shown() == ["Own.", "About B or C."]

@@ -82,6 +82,10 @@ def _check(study: Study) -> None:
     _check_where(study, study.keep, "study.keep")
     for place, combination in enumerate(study.skip):
         _check_where(study, combination, f"study.skip[{place}]")
+    for place, together in enumerate(study.combined):
+        key = f"study.combined[{place}].of"
+        _check_where(study, together.of, key)
+        require(len(together.of) > 1, key, together.of, "must name at least two axes")
     for name, scale in study.scales.items():
         require(name in SCALES, "study.scales", name, nearest(name, SCALES))
         if scale.seeds is not None and study.axes:
@@ -99,6 +103,10 @@ def _check(study: Study) -> None:
     if not study.paper:  # the files of a paper share what they say of their values
         for key, origin in study.provenance.items():
             _check_where(study, origin.only or {}, f"study.provenance.{key}.only")
+        for name, remark in study.shared_remarks.items():
+            for label in remark.labels:
+                key = f"study.shared_remarks.{name}.labels"
+                require(label in everything, key, label, nearest(label, everything))
     if study.tune is not None:
         _check_tune(study, study.tune)
     measures = _check_shown(study)

@@ -129,6 +129,8 @@ def _against(
             for cell in column
             if own is not None and cell is not own and not is_reference(cell)
         ]
+        if all(is_reference(cell) for cell in column):
+            continue
         if own is None or not own.finished:
             silent.append(column_title(labels).removesuffix(": ") or "the table")
             continue
@@ -206,9 +208,16 @@ def _words(
 
 
 def _grid(study: Study, title: str, cell_of: Any, notes: Footnotes) -> Grid:
-    """Methods down, all other axes across."""
+    """Methods down, all other axes across; a column without any entry is left out."""
     axes = [axis for axis in study.experiment.axes if axis != METHOD]
-    heads = combinations(study, axes)
+    shown = [
+        cell for cell in study.cells if (found := cell_of(cell)) is not None and found.measured
+    ]
+    heads = [
+        head
+        for head in combinations(study, axes)
+        if any(tuple(cell.labels[axis] for axis in axes) == head for cell in shown)
+    ]
     rows = []
     for (method,) in combinations(study, [METHOD]):
         line = []

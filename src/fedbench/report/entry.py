@@ -52,7 +52,7 @@ def build_entry(study: Study, results: Path) -> Entry:
         seeds=sorted({run.seed for run in runs}),
         done=sum(run.done for run in runs),
         wanted=len(runs),
-        remarks=list(experiment.remarks),
+        remarks=experiment.remarks_shown(),
         settings=_settings(study),
         runs=[_link(cell, run, results) for cell in study.cells for run in cell.runs],
         problems=_problems(study),

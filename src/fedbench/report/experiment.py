@@ -25,7 +25,7 @@ from fedbench.config.own_code import add_folders
 from fedbench.config.validate import config_folder
 from fedbench.core.errors import BadInput, nearest, require
 from fedbench.report.checks import read_study
-from fedbench.report.spec import DECISIVE, Scale, Study
+from fedbench.report.spec import DECISIVE, PAPER, Scale, Study
 from fedbench.report.spec import SCALES as SCALES
 from fedbench.report.spec import SMOKE as SMOKE
 
@@ -131,6 +131,26 @@ class Experiment(Study):
         wanted = [keep[axis] for keep in (self.keep, self.reduced(scale).keep) if axis in keep]
         return [label for label in self.axes[axis] if all(label in names for names in wanted)]
 
+    def words(self, labels: dict[str, str]) -> list[str]:
+        """The overrides of a cell's labels, those of later axes last; those of a combination stand
+        in place of its labels' own, and win.
+        """
+        cell = Cell(labels, (), ())
+        together = next((one for one in self.combined if cell.matches(one.of)), None)
+        lines = [
+            self.axes[axis][label]
+            for axis, label in labels.items()
+            if together is None or axis not in together.of
+        ]
+        lines += [] if together is None else [together.overrides]
+        return [word for line in lines for word in shlex.split(line)]
+
+    def remarks_shown(self) -> list[str]:
+        """The file's own, and of those that it shares with others the ones about its labels."""
+        labels = {label for axis in self.axes for label in self.labels(axis, PAPER)}
+        shared = [one.text for one in self.shared_remarks.values() if labels & set(one.labels)]
+        return [*self.remarks, *shared]
+
     def cells(self, scale: str) -> list[Cell]:
         if not self.has_scale(scale):
             return []
@@ -140,9 +160,7 @@ class Experiment(Study):
         cells = []
         for chosen in itertools.product(*(self.labels(axis, scale) for axis in self.axes)):
             labels = dict(zip(self.axes, chosen, strict=True))
-            words = shlex.split(reduced.overrides)
-            for axis, label in labels.items():
-                words += shlex.split(self.axes[axis][label])
+            words = [*shlex.split(reduced.overrides), *self.words(labels)]
             for axis, label in labels.items():
                 words += shlex.split(reduced.extra.get(axis, {}).get(label, ""))
             if self.tune is not None:
@@ -180,11 +198,7 @@ class Experiment(Study):
         another network.
         """
         reduced = self.reduced(scale)
-        own = {
-            _key(word)
-            for axis, label in labels.items()
-            for word in shlex.split(self.axes[axis][label])
-        }
+        own = {_key(word) for word in self.words(labels)}
         general = [word for word in shlex.split(reduced.overrides) if _key(word) not in own]
         extra = [
             word

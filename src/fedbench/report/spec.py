@@ -64,6 +64,28 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Combination:
+    """Labels of several axes whose overrides, together, are written otherwise.
+
+    FedAvg with PGVC is a method of its own:
+
+        combined:
+          - {of: {base: FedAvg, method: PGVC}, overrides: algo=fedpgvc}
+    """
+
+    of: Where
+    overrides: str  # in place of those of these labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """A sentence that a file says for several tables: for those that have one of the labels."""
+
+    text: str
+    labels: list[str]  # of any axis
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scale:
     """What a scale leaves out of the study, and how the rest is run."""
 
@@ -466,6 +488,7 @@ class Study:
     axes: dict[str, dict[str, str]] = field(default_factory=dict)  # axis -> label -> overrides
     keep: Where = field(default_factory=dict)  # the labels that remain of an axis
     skip: list[Where] = field(default_factory=list)  # combinations that are not run
+    combined: list[Combination] = field(default_factory=list)  # the first one that fits is taken
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     proposed: list[str] = field(default_factory=list)  # methods that are compared with the others
     readings: list[str] = field(default_factory=list)  # labels that are further readings of one
@@ -473,6 +496,7 @@ class Study:
     published: str | None = None  # a CSV file beside this one, with the numbers of the paper
     provenance: dict[str, Origin] = field(default_factory=dict)  # key -> where its value is from
     remarks: list[str] = field(default_factory=list)
+    shared_remarks: dict[str, Remark] = field(default_factory=dict)  # by a name, to take one back
     scales: dict[str, Scale] = field(default_factory=dict)
     tune: Tune | None = None
 
@@ -499,7 +523,8 @@ def _read(kind: Any, value: Any, key: str) -> Any:
     if get_origin(kind) is dict:
         require(isinstance(value, dict), key, value, "must be a section with keys of its own")
         inner = get_args(kind)[1]
-        if dataclasses.is_dataclass(inner):  # null takes back what was inherited
+        if dataclasses.is_dataclass(inner) or get_origin(inner) is list:
+            # null takes back what was inherited
             value = {name: one for name, one in value.items() if one is not None}
         read = {str(name): _read(inner, one, f"{key}.{name}") for name, one in value.items()}
         if inner is Measure:

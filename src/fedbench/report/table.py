@@ -127,12 +127,14 @@ class Values:
 
     def _differences(self, cell: StudyCell, measure: ComparedTo) -> list[Reading]:
         """Seed by seed, the measure that `of` names minus that of another cell; the other way round
-        if `reverse`.
+        if `reverse`. A cell has none to itself.
         """
         other, of = (
             sibling(self.study, cell, measure.cell),
             self.measures[measure.of],
         )
+        if other is cell:
+            return [Reading(None, "missing")] * len(cell.runs)
         base = self.of(other, of).readings if other is not None else []
         theirs = {
             run.seed: reading
