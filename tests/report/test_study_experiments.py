@@ -255,6 +255,26 @@ def test_every_shared_file_is_used():
     assert shared == {file for name in NAMES for file in included(name) if "/_" in file}
 
 
+def test_a_remark_stands_in_one_file():
+    """What several tables of a paper say alike, a file says that they share."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for file in sorted(experiments.experiments_folder().glob("*/*.yaml")):
+        study = experiments._content(f"{file.parent.name}/{file.stem}").get("study", {})
+        shared = [one["text"] for one in (study.get("shared_remarks") or {}).values() if one]
+        for sentence in [*(study.get("remarks") or []), *shared]:
+            found.setdefault((file.parent.name, sentence), []).append(file.stem)
+    assert not {key: files for key, files in found.items() if len(files) > 1}
+
+
+def test_a_shared_remark_is_shown_and_its_labels_are_there():
+    for paper in {load(name).paper for name in NAMES}:
+        own = [load(name) for name in NAMES if load(name).paper == paper]
+        known = {label for one in own for labels in one.axes.values() for label in labels}
+        shared = {one.text: one for each in own for one in each.shared_remarks.values()}
+        assert {label for one in shared.values() for label in one.labels} <= known
+        assert set(shared) <= {text for one in own for text in one.remarks_shown()}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_hydra_reads_the_same_study(name):
     GlobalHydra.instance().clear()

@@ -9,6 +9,7 @@ from support.study_folders import experiment, metrics, study
 
 from fedbench.report.experiment import Published
 from fedbench.report.notes import Footnotes
+from fedbench.report.runs import Study
 from fedbench.report.spec import as_measure
 from fedbench.report.table import Values, build_grid
 
@@ -166,7 +167,7 @@ def test_real_data_at_full_scale_with_settings_of_the_paper_need_no_footnote(tmp
 
 
 def test_after_z_come_double_letters():
-    notes = Footnotes(None)
+    notes = Footnotes(Study(experiment({}, TWO), "paper", []))
     assert [notes.mark(str(number)) for number in range(54)][24:] == [
         *"yz",
         *(2 * one for one in "abcdefghijklmnopqrstuvwxyz"),

@@ -238,7 +238,7 @@ def _check_other(study: Study, changed: Mapping[str, Any], key: str) -> None:
         named = labels if isinstance(labels, dict) else {}
         others = list(named.values()) if named else [labels]
         _check_where(study, {axis: list(named)}, key)
-        _check_where(study, {axis: [one for one in others if one != "none"]}, key)
+        _check_where(study, {axis: others}, key)
 
 
 def _check_target(study: Study, target: Any, key: str) -> None:

@@ -17,6 +17,11 @@ class Footnotes:
     def __init__(self, study: Study):
         self.study = study
         self.letters: dict[str, str] = {}  # text -> mark
+        self.common = {  # keys of settings that concern all cells
+            key
+            for key, setting in study.experiment.provenance.items()
+            if all(cell.cell.matches(setting.only or {}) for cell in study.cells)
+        }
 
     def footnotes(self) -> dict[str, str]:
         return {mark: text for text, mark in self.letters.items()}
@@ -75,5 +80,6 @@ class Footnotes:
         here: list[str] = []
         for key, setting in self.study.experiment.provenance.items():
             if setting.source == CHOICE and cell.cell.matches(setting.only or {}):
-                (here if setting.only else everywhere).append(f"{key}: {setting.why.rstrip('.')}")
+                chosen = everywhere if key in self.common else here
+                chosen.append(f"{key}: {setting.why.rstrip('.')}")
         return [f"Our choice. {'; '.join(chosen)}." for chosen in (everywhere, here) if chosen]
