@@ -117,7 +117,7 @@ def test_footnotes_say_what_a_reader_must_know(tmp_path):
     provenance = {
         "rounds": {"from": "paper", "why": "section 1"},
         "client.lr": {"from": "choice", "why": "nobody says."},
-        "seed": {"from": "choice", "why": "ours"},
+        "seed": {"from": "choice", "why": "ours", "only": {"method": ["A", "B"]}},
         "algo.mu": {"from": "choice", "why": "a guess", "only": {"method": ["B"]}},
     }
     made = experiment(
