@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,19 +87,20 @@ def found_under_fedavg(study: Study, results: Path) -> list[str]:
     Such is FedBN on a network without batch norm: its runs are FedAvg's, and have its name.
     """
     algorithms = {
-        run.folder.name: settings(run.folder)["algo"]
+        run.folder.name: settings(run.folder).get("algo")
         for cell in study.cells
         for run in cell.runs
         if run.folder is not None
     }
     asked: dict[str, set[str]] = {}  # by algorithm, the ids of its runs
     for file in sorted(results.glob(f"sweeps/*/*/{OUTCOME}")):
-        outcome = Outcome(**json.loads(file.read_text()))
-        number = Path(outcome.run).name
-        words = dict(word.split("=", 1) for word in outcome.words if "=" in word)
-        algorithm = words.get("algo", "fedavg")
-        if algorithms.get(number) == "fedavg" and algorithm != "fedavg":
-            asked.setdefault(algorithm, set()).add(number)
+        with suppress(OSError, ValueError, TypeError):  # it cannot be read
+            outcome = Outcome(**json.loads(file.read_text()))
+            number = Path(outcome.run).name
+            words = dict(word.split("=", 1) for word in outcome.words if "=" in word)
+            algorithm = words.get("algo", "fedavg")
+            if algorithms.get(number) == "fedavg" and algorithm != "fedavg":
+                asked.setdefault(algorithm, set()).add(number)
     return [
         f"A sweep asked for algo={algorithm} as well. With these settings it is FedAvg to the bit,"
         f" so its runs ({len(numbers)} of those here) are FedAvg's and stand under fedavg."
