@@ -4,7 +4,6 @@ process.
 
 from __future__ import annotations
 
-import copy
 import mmap
 import os
 import re
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import pytest
@@ -23,7 +21,7 @@ import torch
 from hydra._internal.hydra import Hydra
 from hydra.types import RunMode
 from hypothesis import HealthCheck, settings
-from omegaconf import Container, OmegaConf
+from support import quick_configuration
 
 torch.set_num_threads(1)  # ranks are forked from this process: no thread pool may be running
 # How long an example takes, or takes to be drawn, depends on what else the machine does.
@@ -63,23 +61,14 @@ def find_the_mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -
 
 
 Hydra.get_mode = find_the_mode
-load_anew, loaded = OmegaConf.load, {}
+quick_configuration.install()
 
 
-def load_once(file: str | Path | IO) -> Container:
-    """Every call of the program reads the same files of conf/ again, which takes a good part of its
-    time.
-    """
-    if not hasattr(file, "read"):
-        return load_anew(file)
-    text = file.read()
-    if text not in loaded:
-        file.seek(0)
-        loaded[text] = load_anew(file)
-    return copy.deepcopy(loaded[text])
+def written_at_once(file: int) -> None:
+    """In place of `os.fsync`: no test cuts the power, and a disk takes longer than a small run."""
 
 
-OmegaConf.load = staticmethod(load_once)
+os.fsync = written_at_once
 
 
 @dataclass

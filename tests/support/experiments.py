@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from dataclasses import replace
+from functools import cache
 from unittest import mock
 
 import torch
@@ -30,9 +33,18 @@ DATA = (
 )
 BATCH_NORM = ("model=lenet", "model.batch_norm=true")
 PLAIN = ("model=mlp", "model.hidden=[16,8]")
+THE_TEST = "PYTEST_CURRENT_TEST"  # a variable that pytest sets to the name of the test
 
 
 def config(*overrides: str) -> Config:
+    """What these words choose. It is composed once in a process, and then copied."""
+    environment = {key: value for key, value in os.environ.items() if key != THE_TEST}
+    return copy.deepcopy(_config(overrides, tuple(sorted(environment.items()))))
+
+
+@cache
+def _config(overrides: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> Config:
+    """Words may refer to variables of the environment."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         composed = compose("config", overrides=list(overrides), return_hydra_config=True)
