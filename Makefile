@@ -23,7 +23,7 @@ demo: install  ## run the main job on the embedded digits: FedAvg, 10 clients, D
 	$(BIN)/fedbench
 
 test: install  ## run the tests but the long ones, `pytest -m heavy` (real-data tests join in when FEDBENCH_DATA points to the datasets)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: install  ## check style and types, and ask for known vulnerabilities of the installed packages
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ import pytest
 import torch
 import yaml
 from support import experiments, own_files
-from support.waiting import wait_until
+from support.waiting import LIMIT, wait_until
 
 import fedbench
 from fedbench import api
@@ -175,7 +175,7 @@ def test_a_caller_whose_thread_pool_is_alive_gets_its_run(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=LIMIT,
     )
     assert ended.returncode == 0, ended.stderr
     digest, threads = ended.stdout.splitlines()[-1].split()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support import experiments
 from support.native import needs_kernels
+from support.waiting import LIMIT
 
 from fedbench.config.schema import Config
 from fedbench.config.validate import config_folder
@@ -122,7 +123,7 @@ def in_two_workers(settings: dict[str, PreparedRun], folder: Path) -> None:
                 advance(made, 1)
                 CheckpointStore(folder / name / str(done), group, {}).save(done, made.state, {}, {})
 
-    launch(work, 2, 120)
+    launch(work, 2, LIMIT)
 
 
 def restored(parts: PreparedRun, folder: Path) -> Federation:

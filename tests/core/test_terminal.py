@@ -9,6 +9,7 @@ import sys
 import pytest
 from support.made_runs import write_run
 from support.run_files import QUICK
+from support.waiting import LIMIT
 
 from fedbench.core.terminal import streams_without_readers
 
@@ -77,7 +78,7 @@ def test_a_sweep_is_finished_after_its_reader_has_gone(tmp_path, data_root):
     )
     assert program.stdout.readline()
     program.stdout.close()
-    _, errors = program.communicate(timeout=400)
+    _, errors = program.communicate(timeout=LIMIT)
     assert (program.returncode, errors) == (0, b"")
     assert len(list(tmp_path.glob("results/runs/*/*/summary.json"))) == 2
     (table,) = tmp_path.glob("results/sweeps/*/summary.csv")
@@ -97,6 +98,6 @@ def test_a_run_is_finished_after_its_reader_has_gone(tmp_path, data_root, worker
     )
     assert program.stdout.readline()
     program.stdout.close()
-    _, errors = program.communicate(timeout=400)
+    _, errors = program.communicate(timeout=LIMIT)
     assert (program.returncode, errors) == (0, b"")
     assert len(list(tmp_path.glob("results/runs/*/*/summary.json"))) == 1

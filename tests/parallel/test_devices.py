@@ -255,7 +255,7 @@ def test_forked_ranks_enter_their_own_gpus(cuda):
     def work(group: Group) -> None:
         devices.enter("cuda", group.rank, True, "float32")
 
-    launch(work, 2, 60, isolated=True)
+    launch(work, 2, LIMIT, isolated=True)
     ranks = {pid: what for pid, what in cuda.calls() if what.startswith("set_device")}
     assert sorted(ranks.values()) == ["set_device 0", "set_device 1"]
     assert os.getpid() not in ranks

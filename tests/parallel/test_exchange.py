@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.distributed as dist
+from support.waiting import LIMIT
 from torch import Tensor
 
 from fedbench.parallel import exchange as module
@@ -109,7 +110,7 @@ def test_what_clients_send_is_summed_exactly(
         without_shared_memory(monkeypatch)
     if way == "gloo in pieces":
         monkeypatch.setattr(module, "PIECE_ELEMENTS", 2000)
-    launch(work, workers, timeout=120)
+    launch(work, workers, timeout=LIMIT)
 
 
 def test_shares_are_cut_between_vectors_and_cover_all_columns() -> None:
@@ -161,4 +162,4 @@ def test_a_rank_receives_its_share_of_the_rows_and_the_sums(
         others = cohort - owners.count(group.rank)  # own rows and sums do not travel
         assert sum(received) <= (others + group.size - 1) / group.size * width + padding
 
-    launch(work, workers, timeout=60)
+    launch(work, workers, timeout=LIMIT)

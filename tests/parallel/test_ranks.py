@@ -78,7 +78,7 @@ def test_a_leader_that_died_while_it_waited_is_not_followed(store):
 
     def meet(ranks: Ranks) -> str:
         if ranks.leader:
-            ready.wait(60)
+            assert ready.wait(LONG)
         elif ranks.rank == 1:
             store.set("fedbench/dead/token/1", "dead, too")
             store.set("fedbench/dead/confirmed", json.dumps(["dead", "dead, too", "dead, too"]))
@@ -108,7 +108,7 @@ def test_a_restart_with_more_ranks_meets_beside_what_fewer_left(store, monkeypat
 
     def meet(ranks: Ranks) -> str:
         if ranks.leader:
-            assert all([seen.acquire(timeout=30) for _ in range(2)])  # noqa: C419
+            assert all([seen.acquire(timeout=LONG) for _ in range(2)])  # noqa: C419
         ranks._meet(LONG)
         return ranks._attempt
 
@@ -421,7 +421,7 @@ def test_the_loss_of_a_rank_is_told_with_its_own_reason(store):
         ranks.together(lambda: None, LONG)
         if ranks.rank == 1:
             ranks.tell_failure("the disk is full")
-        told.wait(60)
+        told.wait(LONG)
         return str(ranks.explain(RuntimeError("Connection closed by peer [10.0.0.2]:1"), 30))
 
     assert on_every_rank(2, work)[0].startswith(

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.faulty_runs import SETTING, folder_of, one_line, result, run, uninterrupted
+from support.waiting import LIMIT
 
 from fedbench.core.errors import MachineFault
 from fedbench.parallel.failures import WorkerExit, WorkerFailure, describe, first_cause
@@ -85,7 +86,7 @@ def test_a_rank_with_nothing_to_do_waits_for_those_that_are_still_joining(monkey
 
     monkeypatch.setattr(dist, "init_process_group", slow_join)
     monkeypatch.setattr(dist, "destroy_process_group", watched_leave)
-    launch(lambda group: None, 3, timeout=60)
+    launch(lambda group: None, 3, timeout=LIMIT)
     assert len(list(tmp_path.iterdir())) == 3
 
 

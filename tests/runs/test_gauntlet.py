@@ -192,7 +192,7 @@ def test_a_run_survives_them_all(word, tmp_path, monkeypatch, data_root):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     words = [ROUNDS, word, *([LESS[word]] if word in LESS else [])]
     setting, chance, reached = (
-        (*SETTING, *words, "hydra.mode=RUN", "results=broken"),
+        (*SETTING, *words, "results=broken"),
         random.Random(word),
         0,
     )

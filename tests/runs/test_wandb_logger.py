@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,11 +102,11 @@ def test_logging_does_not_change_the_numbers_and_none_writes_nothing(fedbench):
 
 
 @pytest.fixture
-def closed_port() -> int:
-    """A port of this machine on which nobody listens."""
+def closed_port() -> Iterator[int]:
+    """A port of this machine on which nobody listens, and which no other program can get."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+        yield taken.getsockname()[1]
 
 
 @pytest.fixture
