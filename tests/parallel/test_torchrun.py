@@ -212,9 +212,16 @@ def test_joining_ends_with_the_time_limit(monkeypatch):
     assert line.endswith("waited 2 seconds for rank 1 of 2")
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("kind", ["own SIGTERM", "own SIGINT"])
-def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(rank, kind):
+@pytest.mark.parametrize(
+    ("kind", "rank"),
+    [
+        ("own SIGTERM", 0),
+        ("own SIGINT", 1),
+        pytest.param("own SIGTERM", 1, marks=pytest.mark.heavy),
+        pytest.param("own SIGINT", 0, marks=pytest.mark.heavy),
+    ],
+)
+def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(kind, rank):
     agent = Agent()
     fault = {"place": "training", "call": 5, "rank": rank, "kind": kind}
     setting = (*SCAFFOLD, "results=ranks", "checkpoint.every=1000")

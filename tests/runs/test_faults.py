@@ -88,7 +88,11 @@ OFTEN += ("checkpoint", "checkpoint-tensors", "checkpoint-manifest")
 
 
 @pytest.mark.parametrize(
-    "number", [0, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (1, 2, 3))]
+    "number",
+    [
+        *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (0, 1)),
+        *(pytest.param(seed, marks=[pytest.mark.heavy, pytest.mark.by_hand]) for seed in (2, 3)),
+    ],
 )
 def test_killed_again_and_again_at_random_moments(number):
     """Also while it resumes: it gets on all the same, and never repeats more than one interval."""

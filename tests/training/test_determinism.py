@@ -33,8 +33,12 @@ SETTING = (*COMMON, *BATCH_NORM)
 # tests/runs/test_gauntlet.py (kills).
 METHODS = ("algo=scaffold", "algo=fedbn", "algo=fedgen algo.generator_steps=3", "modifier=[ecgr]")
 CASES = [
-    *(pytest.param(BATCH_NORM, method, id=method) for method in METHODS),
-    *(pytest.param(NATIVE, method, id=f"native {method}") for method in METHODS[::3]),
+    *(
+        pytest.param(BATCH_NORM, method, id=method, marks=() if n in (0, 3) else pytest.mark.heavy)
+        for n, method in enumerate(METHODS)
+    ),
+    pytest.param(NATIVE, METHODS[0], id=f"native {METHODS[0]}"),
+    pytest.param(NATIVE, METHODS[3], id=f"native {METHODS[3]}", marks=pytest.mark.heavy),
     pytest.param(NATIVE_BATCH_NORM, METHODS[0], id="native cnn_bn", marks=pytest.mark.heavy),
 ]
 
