@@ -119,7 +119,8 @@ def plain_vgg(configuration: str, batch_norm: bool) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("settings", "configuration"), [(Vgg16(batch_norm=True), "D"), (Vgg19(), "E")]
+    ("settings", "configuration"),
+    [(Vgg16(batch_norm=True), "D"), pytest.param(Vgg19(), "E", marks=pytest.mark.heavy)],
 )
 def test_the_convolutions_are_torchvisions(settings, configuration):
     model, exact = (

@@ -99,7 +99,7 @@ def without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Group, "shared_tensor", lambda *rest: None)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("workers", [1, 2, 3, pytest.param(4, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("way", ["memory", "gloo", "gloo in pieces"])
 @pytest.mark.parametrize("work", [many_sums, sums_in_blocks])
 def test_what_clients_send_is_summed_exactly(

@@ -125,7 +125,7 @@ def asked(monkeypatch, tmp_path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.heavy), 2])
 def test_without_a_network_a_sweep_waits_once_and_logs_offline(
     fedbench, monkeypatch, tmp_path, closed_port, workers, asked
 ):

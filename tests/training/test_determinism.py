@@ -124,7 +124,8 @@ def test_a_sweep_may_mix_threads_and_workers(fedbench):
     would hang.
     """
     sweep = ("runtime.threads=2,1", "runtime.workers=1,2", "force=true")
-    sweep += ("rounds=1", "eval.batch_size=100")  # threads that share a busy core are slow
+    # Threads that share a busy core are slow.
+    sweep += ("rounds=1", "client.steps=1", "eval.batch_size=100")
     run = fedbench("-m", *SETTING, *sweep)
     assert run.status == 0, run.err
     assert run.out.count("run: ") == 4

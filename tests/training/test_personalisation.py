@@ -93,11 +93,24 @@ def test_the_share_must_leave_something():
         experiments.parts("partition.local_test=1", *experiments.PLAIN)
 
 
+SCORED = ["fedavg", "scaffold", "fedbn", "fedrep", "pfedsim", "moon", "fedgen"]
+WITH_BATCH_NORM = [
+    pytest.param(
+        algo,
+        experiments.BATCH_NORM,
+        id=f"{algo}-batch_norm",
+        marks=() if algo in ("fedavg", "fedbn") else pytest.mark.heavy,
+    )
+    for algo in SCORED
+]
+
+
 @pytest.mark.parametrize(
-    "network", [experiments.PLAIN, experiments.BATCH_NORM], ids=["plain", "batch_norm"]
-)
-@pytest.mark.parametrize(
-    "algo", ["fedavg", "scaffold", "fedbn", "fedrep", "pfedsim", "moon", "fedgen"]
+    ("algo", "network"),
+    [
+        *(pytest.param(algo, experiments.PLAIN, id=f"{algo}-plain") for algo in SCORED),
+        *WITH_BATCH_NORM,
+    ],
 )
 def test_scoring_clients_changes_nothing(algo, network):
     """Local training for the score is thrown away: the same weights, memories and statistics as

@@ -16,7 +16,7 @@ MOMENTUM = ("client.momentum=0.9", "client.lr=0.02")
     ("words", "floor"),
     [
         (("data=mnist", "algo=fedavg"), 0.80),
-        (("data=fmnist", "algo=scaffold"), 0.40),
+        pytest.param(("data=fmnist", "algo=scaffold"), 0.40, marks=pytest.mark.heavy),
         pytest.param(
             ("data=cifar10", "algo=fedprox", "rounds=6", *MOMENTUM), 0.20, marks=pytest.mark.heavy
         ),
