@@ -12,7 +12,7 @@ from fedbench.algorithms.local_phases import Joint
 from fedbench.algorithms.modifier import Modifier, overrides
 from fedbench.algorithms.server_optimizer import Add
 from fedbench.config.schema import WEIGHTS, ClientSettings
-from fedbench.core.errors import BadInput, bad_value, nearest, require
+from fedbench.core.errors import BadInput, bad_value, require, require_known
 from fedbench.core.fields import check_fields
 from fedbench.core.flat_model import FlatModel, Selection
 
@@ -137,9 +137,10 @@ def build(algo: dict[str, Any], client: ClientSettings, server_weights: str | No
     _check_bases(algo)
     modifiers: dict[str, Modifier] = algo["modifiers"]
     weights, local, scoring = server_weights or algo["weights"], algo["local"], algo.get("scoring")
-    require(weights in WEIGHTS, "algo.weights", weights, nearest(weights, WEIGHTS))
-    require(local in LOCAL_PARTS, "algo.local", local, nearest(str(local), LOCAL_PARTS))
-    require(scoring in (None, *SCORINGS), "algo.scoring", scoring, nearest(str(scoring), SCORINGS))
+    require_known("algo.weights", weights, WEIGHTS)
+    require_known("algo.local", local, LOCAL_PARTS)
+    if scoring is not None:
+        require_known("algo.scoring", scoring, SCORINGS)
     _refuse_repetition(modifiers)
     _refuse_two_corrections(modifiers)
     projections = [one.projection_size for one in modifiers.values() if one.projection_size]

@@ -54,6 +54,13 @@ def require(condition: bool, key: str, value: object, rule: str) -> None:
         raise bad_value(key, value, rule)
 
 
+def require_known(key: str, value: object, choices: Iterable[str]) -> None:
+    """Raise the standard sentence, with the nearest choice, unless the value is one of them."""
+    choices = list(choices)
+    if value not in choices:
+        raise bad_value(key, value, nearest(str(value), choices))
+
+
 def nearest(word: str, choices: Iterable[str], section: str = "") -> str:
     """`did you mean 'rounds'?` when a choice is close to the word, else a list of the choices.
 

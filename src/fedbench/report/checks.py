@@ -12,7 +12,7 @@ from typing import Any
 from fedbench import algorithms
 from fedbench.algorithms.modifier import Modifier
 from fedbench.config.validate import config_folder
-from fedbench.core.errors import BadInput, nearest, require
+from fedbench.core.errors import BadInput, require, require_known
 from fedbench.report.spec import (
     CLAIM_KINDS,
     METHOD,
@@ -87,7 +87,7 @@ def _check(study: Study) -> None:
         _check_where(study, together.of, key)
         require(len(together.of) > 1, key, together.of, "must name at least two axes")
     for name, scale in study.scales.items():
-        require(name in SCALES, "study.scales", name, nearest(name, SCALES))
+        require_known("study.scales", name, SCALES)
         if scale.seeds is not None and study.axes:
             _check_seeds(scale.seeds, f"study.scales.{name}.seeds")
         _check_where(study, scale.keep, f"study.scales.{name}.keep")
@@ -99,14 +99,14 @@ def _check(study: Study) -> None:
     everything = [label for axis_labels in study.axes.values() for label in axis_labels]
     for key, known in (("proposed", methods), ("readings", everything)):
         for label in getattr(study, key):
-            require(label in known, f"study.{key}", label, nearest(label, known))
+            require_known(f"study.{key}", label, known)
     if not study.paper:  # the files of a paper share what they say of their values
         for key, origin in study.provenance.items():
             _check_where(study, origin.only or {}, f"study.provenance.{key}.only")
         for name, remark in study.shared_remarks.items():
             for label in remark.labels:
                 key = f"study.shared_remarks.{name}.labels"
-                require(label in everything, key, label, nearest(label, everything))
+                require_known(key, label, everything)
     if study.tune is not None:
         _check_tune(study, study.tune)
     measures = _check_shown(study)
@@ -124,11 +124,11 @@ def _check_where(study: Study, where: Mapping[str, Iterable[str]], key: str) -> 
         _check_axis(study, axis, key)
         for label in labels:
             known = study.axes[axis]
-            require(label in known, f"{key}.{axis}", label, nearest(label, known))
+            require_known(f"{key}.{axis}", label, known)
 
 
 def _check_axis(study: Study, axis: str, key: str) -> None:
-    require(axis in study.axes, key, axis, nearest(axis, study.axes))
+    require_known(key, axis, study.axes)
 
 
 def _check_shown(study: Study) -> dict[str, Measure]:
@@ -178,7 +178,7 @@ def _check_form(study: Study, show: Show, key: str) -> None:
     if isinstance(show, Datasets):
         known = [file.stem for file in (config_folder() / "data").glob("[!_]*.yaml")]
         for name in show.datasets:
-            require(name in known, f"{key}.datasets", name, nearest(name, known))
+            require_known(f"{key}.datasets", name, known)
 
 
 def _is_index(value: Any) -> bool:
@@ -191,8 +191,8 @@ def _check_column(name: str, usual: tuple[str, ...], key: str) -> None:
     Other names pass: a method of one's own may record anything.
     """
     known = {*usual, *COMPUTED, *_recorded_by_methods()}
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=MISSPELT)
-    require(name in known or "/" in name or not close, key, name, nearest(name, known))
+    if "/" not in name and difflib.get_close_matches(name, sorted(known), n=1, cutoff=MISSPELT):
+        require_known(key, name, known)
 
 
 @cache
@@ -208,7 +208,7 @@ def _recorded_by_methods() -> set[str]:
 
 def _check_measure(study: Study, measure: Measure, known: dict[str, Measure], key: str) -> None:
     if isinstance(measure, OfAnother):
-        require(measure.of in known, f"{key}.of", measure.of, nearest(measure.of, known))
+        require_known(f"{key}.of", measure.of, known)
     if isinstance(measure, Place):
         _check_axis(study, measure.axis, f"{key}.axis")
     for name in ("baseline", "cell", "against"):
@@ -283,8 +283,8 @@ def _check_claim(study: Study, claim: Statement, measures: dict[str, Measure], k
     _check_where(study, claim.where, f"{key}.where")
     for name in ("measure", "above"):
         label = getattr(claim, name)
-        fits = label is None or not measures or label in measures
-        require(fits, f"{key}.{name}", label, nearest(str(label), measures))
+        if label is not None and measures:
+            require_known(f"{key}.{name}", label, measures)
     for pair in (("better", "than"), ("equal", "to")):
         sides = {name: getattr(claim, name) for name in pair}
         lacking = [name for name, labels in sides.items() if labels is None]
@@ -295,7 +295,7 @@ def _check_claim(study: Study, claim: Statement, measures: dict[str, Measure], k
             for label in labels or []:
                 _check_axis(study, claim.axis, f"{key}.axis")
                 known = study.axes[claim.axis]
-                require(label in known, f"{key}.{name}", label, nearest(label, known))
+                require_known(f"{key}.{name}", label, known)
     kinds = [name for name in CLAIM_KINDS if getattr(claim, name) is not None]
     rule = f"must have one of {', '.join(CLAIM_KINDS)}"
     require(len(kinds) == 1, key, ", ".join(kinds) or claim.text, rule)

@@ -15,9 +15,10 @@ import json
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, replace
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from fedbench.core.errors import BadInput, nearest, require
+from fedbench.core.errors import BadInput, nearest, require, require_known
 from fedbench.core.fields import check_fields, choice, count, number
 from fedbench.training.conformal import METHODS as SET_RULES
 
@@ -537,7 +538,7 @@ def _read(kind: Any, value: Any, key: str) -> Any:
 
 def _read_section(schema: Any, value: Any, key: str) -> Any:
     require(isinstance(value, dict), key, value, "must be a section with keys of its own")
-    kinds, names = get_type_hints(schema), keys_of(schema)
+    kinds, names = _kinds_of(schema), keys_of(schema)
     given = {}
     for name, inner in value.items():
         if name not in names:
@@ -553,6 +554,12 @@ def _read_section(schema: Any, value: Any, key: str) -> Any:
     made = schema(**given)
     check_fields(made, key)
     return made
+
+
+@cache
+def _kinds_of(schema: Any) -> dict[str, Any]:
+    """The type of each field."""
+    return get_type_hints(schema)
 
 
 def _has_default(one: dataclasses.Field[Any]) -> bool:
@@ -593,7 +600,7 @@ def _read_show(value: Any, key: str) -> Show:
     if value.get("form") is None:
         raise BadInput(f"{key}.form is missing: it must have a value")
     form = str(value["form"])
-    require(form in FORMS, f"{key}.form", form, nearest(form, FORMS))
+    require_known(f"{key}.form", form, FORMS)
     own = keys_of(FORMS[form])
     others = {name for schema in FORMS.values() for name in keys_of(schema)} - set(own)
     for name, one in value.items():
@@ -609,7 +616,7 @@ def _read_measure(value: Any, key: str) -> Measure:
     given = {"name": value} if isinstance(value, str) else value
     require(isinstance(given, dict), key, given, "must be a name or a section")
     name = str(given.get("name"))
-    require(name in MEASURES, f"{key}.name", name, nearest(name, MEASURES))
+    require_known(f"{key}.name", name, MEASURES)
     measure: Measure = _read_section(MEASURES[name], given, key)
     return measure
 
