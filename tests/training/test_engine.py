@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import experiments
 
+from fedbench.algorithms.context import ClientResult
+from fedbench.algorithms.modifier import Modifier
 from fedbench.core.errors import BadInput
 from fedbench.core.flat_model import FlatModel, digest
 from fedbench.data.batches import Sampler
 from fedbench.parallel.exchange import Exchange
 from fedbench.parallel.group import Group, balance
+from fedbench.training.client import Trainer, mean_loss
 
 
 def test_parameters_and_gradients_are_views_of_the_flat_vectors():
@@ -205,3 +210,47 @@ def test_the_first_new_rate_may_come_earlier_or_later():
         0.2,
         0.1,
     ]
+
+
+@pytest.mark.parametrize("broken", [None, float("nan"), float("inf"), 3e38])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_the_mean_loss_has_the_bits_of_sums_in_pytorch(kind, broken):
+    generator = torch.Generator().manual_seed(3)
+    for steps in range(1, 40):
+        losses = list(3.0 * torch.rand(steps, generator=generator, dtype=kind))
+        sizes = torch.randint(1, 2000, (steps,), generator=generator).tolist()
+        losses[steps // 2] *= 1.0 if broken is None else broken
+        total = torch.zeros((), dtype=kind)
+        for loss, size in zip(losses, sizes, strict=True):
+            total += loss * size
+        found, expected = mean_loss(losses, sizes), total / sum(sizes)
+        assert found.dtype == kind
+        assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+@dataclass
+class Keeping(Modifier):
+    """Clients that keep the update that they send, as a method may."""
+
+    order = 99
+    remembers = True
+
+    def finish(self, local, memory):
+        return ClientResult(client={"kept": local.update, "copy": local.update.clone()})
+
+
+@pytest.mark.parametrize("modifiers", [{}, {"keeping": Keeping()}])
+def test_updates_are_computed_in_rows_only_where_nobody_can_keep_them(modifiers, monkeypatch):
+    made = experiments.parts(*experiments.PLAIN, "cohort=2", "rounds=3")
+    made.unbound.modifiers = modifiers
+    federation, places, train = experiments.assemble(made), [], Trainer.__call__
+    monkeypatch.setattr(
+        Trainer, "__call__", lambda *given: places.append(given[-1]) or train(*given)
+    )
+    for _ in federation.rounds():
+        pass
+    assert len(places) == 6
+    assert all((place is None) == bool(modifiers) for place in places)
+    for memory in federation.state.clients.values():  # later clients have not written over it
+        assert torch.equal(memory["keeping"]["kept"], memory["keeping"]["copy"])
+    assert len(federation.state.clients) >= 2 * len(modifiers)

@@ -145,6 +145,7 @@ class FlatModel:
         integers = [entry for entry in buffers if not entry[2].is_floating_point()]
         self.b = self._adopt_vector(floats, self.w.dtype)
         self.counters = self._adopt_vector(integers, torch.int64)
+        self.has_buffers = bool(buffers)  # copying nothing takes time, too
 
     def _adopt_vector(
         self, entries: list[tuple[nn.Module, str, Tensor]], dtype: torch.dtype

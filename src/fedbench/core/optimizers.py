@@ -40,6 +40,7 @@ class Sgd:
         weight_decay: float = 0.0,
     ):
         self.parameter = parameter
+        self.weights = parameter.data
         self.lr = lr
         self.momentum = momentum
         self.nesterov = nesterov
@@ -47,7 +48,7 @@ class Sgd:
         self.velocity: Tensor | None = None
 
     def step(self) -> None:
-        weights, gradient = self.parameter.data, self.parameter.grad
+        weights, gradient = self.weights, self.parameter.grad
         assert gradient is not None
         if self.weight_decay != 0:
             gradient = gradient.add(weights, alpha=self.weight_decay)

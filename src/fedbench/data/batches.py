@@ -86,7 +86,7 @@ class Examples:
         if training and self.augment:
             x = augment(x, self.augment)
         if self.scale is not None and self.shift is not None:
-            x = x.to(torch.float32).mul_(self.scale).add_(self.shift)
+            x = torch.mul(x, self.scale).add_(self.shift)
         if self.replaced_rows is not None and self.replaced_inputs is not None:
             rows = self.replaced_rows[place]
             chosen = (rows >= 0).view(-1, *[1] * (x.ndim - 1))
@@ -179,6 +179,8 @@ class Sampler:
         if epochs == 0:
             return
         orders = [torch.randperm(samples, generator=generator) for _ in range(epochs)]
-        for order in own.index_select(0, upload(torch.cat(orders), own.device)).split(samples):
-            yield from order.split(size)[: min(per_epoch, steps)]
+        order = orders[0] if epochs == 1 else torch.cat(orders)
+        drawn = own.index_select(0, upload(order, own.device))
+        for epoch in [drawn] if epochs == 1 else drawn.split(samples):
+            yield from epoch.split(size)[: min(per_epoch, steps)]
             steps -= per_epoch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from ctypes import c_float
 from dataclasses import dataclass
 from itertools import islice
 
@@ -86,10 +87,12 @@ class Trainer:
         own: Tensor,
         before: Tensor,
         memories: dict[str, Memory],
+        place: Tensor | None = None,
     ) -> Trained:
         """Train one member of the cohort on its `own` examples.
 
-        The model holds what the client starts from, `before`.
+        The model holds what the client starts from, `before`. The update is written to `place`, if
+        there is one.
         """
         started = time.perf_counter()
         model, client = self.model, plan.cohort[position]
@@ -110,7 +113,7 @@ class Trainer:
         for name, begin in self.hooks["begin"]:
             begin(local, memories[name])
         loss, norms = self._steps(plan, local, memories)
-        local.raw_update = model.w - local.before
+        local.raw_update = torch.sub(model.w, local.before, out=place)
         local.update = local.raw_update
         if self.hooks["update"]:
             local.update = local.raw_update.clone()  # control variates need both
@@ -129,7 +132,7 @@ class Trainer:
         self.graph = GraphSteps(
             recorder=recorder,
             take_step=self._take_recordable_step,
-            sums=self._new_sums(),
+            sums=Sums(self.model.w.new_zeros(()), self._new_norms()),
             counter=torch.zeros(1, dtype=torch.int64, device=self.model.device),
             batch_size=self.settings.batch_size,
         )
@@ -146,7 +149,7 @@ class Trainer:
         """
         model, graph = self.model, self.graph
         hooks = self._hooks_of(memories)
-        sums, seen = self._new_sums(), 0
+        norms, loss = self._new_norms(), None
         batches = self.sampler.indices(plan.index, local.client, local.own.index, local.steps)
         for phase in self.local_train.phases(
             model, local.steps, self.sampler.batches_per_epoch(local.samples)
@@ -155,18 +158,17 @@ class Trainer:
             optimizer = self._optimizer(phase.enter(model), plan.lr)
             taken = islice(batches, phase.steps)
             if graph is not None and phase.trained is None:
-                seen += graph.run(local, memories, list(taken))
-                sums = graph.sums
+                seen = graph.run(local, memories, list(taken))
+                loss, norms = graph.sums.loss / max(seen, 1), graph.sums.gradient_norms
             else:
                 for index in taken:
-                    local.losses.append(self._step(local, index, hooks, optimizer, sums))
+                    local.losses.append(self._step(local, index, hooks, optimizer, norms))
                     local.batch_sizes.append(len(index))
-                    seen += len(index)
                     local.step += 1
             phase.leave(model)
-        norms = sums.gradient_norms
-        mean_norms = None if norms is None else norms / max(local.steps, 1)
-        return sums.loss / max(seen, 1), mean_norms
+        if loss is None:
+            loss = mean_loss(local.losses, local.batch_sizes)
+        return loss, None if norms is None else norms / max(local.steps, 1)
 
     def _hooks_of(self, memories: dict[str, Memory]) -> Hooks:
         return {
@@ -174,9 +176,8 @@ class Trainer:
             for hook, chained in self.hooks.items()
         }
 
-    def _new_sums(self) -> Sums:
-        w, layers = self.model.w, len(self.model.layers)
-        return Sums(w.new_zeros(()), w.new_zeros(2, layers) if self.gradient_norms else None)
+    def _new_norms(self) -> Tensor | None:
+        return self.model.w.new_zeros(2, len(self.model.layers)) if self.gradient_norms else None
 
     def _optimizer(self, parameter: nn.Parameter, lr: float) -> Optimizer:
         """A fresh one: nothing of it survives a phase of a client's round."""
@@ -191,8 +192,11 @@ class Trainer:
     def _take_recordable_step(
         self, local: LocalRun, index: Tensor, memories: dict[str, Memory], sums: Sums
     ) -> Tensor:
-        assert self.fused_optimizer is not None
-        return self._step(local, index, self._hooks_of(memories), self.fused_optimizer, sums)
+        optimizer, hooks = self.fused_optimizer, self._hooks_of(memories)
+        assert optimizer is not None
+        loss = self._step(local, index, hooks, optimizer, sums.gradient_norms)
+        sums.loss += loss * len(index)
+        return loss
 
     def _step(
         self,
@@ -200,16 +204,17 @@ class Trainer:
         index: Tensor,
         hooks: Hooks,
         optimizer: Optimizer,
-        sums: Sums,
+        norms: Tensor | None,
     ) -> Tensor:
-        """One local step, on the examples of one batch. Returns the data loss before it."""
+        """One local step, on the examples of one batch. Returns the data loss before it.
+
+        The gradient's norms are added to `norms`.
+        """
         model = self.model
         x, y = self.train.batch(index, training=True)
-        count = len(y)
-        local.share = self.sampler.share(count)
+        local.share = self.sampler.share(len(index))
         model.g.zero_()
         loss = self._forward_backward(local, x, y, hooks)
-        norms = sums.gradient_norms
         if norms is not None:
             norms[0] += layer_norms(model, model.g)
         for hook, memory in hooks["grad"]:
@@ -221,7 +226,6 @@ class Trainer:
         optimizer.step()
         for hook, memory in hooks["stepped"]:
             hook(local, memory)
-        sums.loss += loss * count
         return loss
 
     def _forward_backward(self, local: LocalRun, x: Tensor, y: Tensor, hooks: Hooks) -> Tensor:
@@ -299,6 +303,23 @@ class ClientExamples:
         x, y = self.trainer.train.batch(self.index[number : number + 1])
         with torch.no_grad():
             return self.trainer.loss(self.trainer.model.module(x), y)
+
+
+def mean_loss(losses: list[Tensor], sizes: list[int]) -> Tensor:
+    """The mean loss over all examples of some steps, from the losses and sizes of their batches.
+
+    It is summed step by step, in the losses' own type. On a CPU that is done without PyTorch,
+    which takes as long for two numbers as for a layer: Python computes with so many digits that
+    float32's bits are right where every result is rounded to it.
+    """
+    examples = max(sum(sizes), 1)
+    pairs = zip(losses, sizes, strict=True)
+    if not losses or not losses[0].is_cpu or losses[0].dtype != torch.float32:
+        return torch.as_tensor(sum(loss * size for loss, size in pairs) / examples)
+    total = 0.0
+    for loss, size in pairs:
+        total = c_float(total + c_float(loss.item() * size).value).value
+    return torch.tensor(total / examples, dtype=torch.float32)
 
 
 def layer_norms(model: FlatModel, vector: Tensor) -> Tensor:

@@ -115,6 +115,10 @@ class Federation:
             model, self.state, self.evaluator, train, shards, classes, factor
         )
         self.columns = self._row_layout()
+        # Whether clients' updates are computed where they are sent from. A modifier may change or
+        # keep an update, and the rows are soon written over.
+        whole = algorithm.shared.size == model.size and model.device.type == "cpu"
+        self.updates_in_rows = whole and not self.modifiers
         self.client_numbers = ClientNumbers(
             model, algorithm, settings.diagnostics, self.divergence.guessing
         )
@@ -326,12 +330,16 @@ class Federation:
         Returns their numbers for the record.
         """
         numbers = torch.empty(len(mine), self.client_numbers.width(plan), dtype=torch.float64)
-        for row, values, position in zip(rows, numbers, mine, strict=True):
+        sends_buffers = self.model.has_buffers and not self.algorithm.keeps_buffers
+        updates = rows[:, self.columns["update"]]
+        for row, sent, values, position in zip(rows, updates, numbers, mine, strict=True):
             client = plan.cohort[position]
             before, memories = self.state.receive(client)
-            trained = self.trainer(plan, position, self.shards[client], before, memories)
-            row[self.columns["update"]] = self.algorithm.shared.read(trained.local.update)
-            if not self.algorithm.keeps_buffers:
+            place = sent if self.updates_in_rows else None
+            trained = self.trainer(plan, position, self.shards[client], before, memories, place)
+            if trained.local.update is not sent:
+                sent.copy_(self.algorithm.shared.read(trained.local.update))
+            if sends_buffers:
                 row[self.columns["buffers"]] = self.model.b
             for name, result in trained.results.items():
                 if result.upload is not None:

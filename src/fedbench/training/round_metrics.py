@@ -106,9 +106,9 @@ class ClientNumbers:
         """
         results = list(trained.results.values())
         update, device = trained.local.raw_update, self.model.device
-        norm = sent = update.norm()
+        norm = sent = torch.linalg.vector_norm(update)
         if trained.local.update is not update or self.shared.size < self.model.size:
-            sent = self.shared.read(trained.local.update).norm()
+            sent = torch.linalg.vector_norm(self.shared.read(trained.local.update))
         recorded = [number for result in results for number in result.numbers]
         pieces = [trained.loss, norm, sent, self.model.counters]
         pieces += [one for one in recorded if _is_on(one, device)]
@@ -126,12 +126,12 @@ class ClientNumbers:
         values += [next(copied) if _is_on(one, device) else float(one) for one in recorded]
         values += copied  # the diagnosed ones
         values += [seconds] if self.diagnostics.seconds else []
-        row.fill_(-1.0)
-        row[: len(values)] = torch.tensor(values, dtype=torch.float64)
-        rest = row[len(values) :].tensor_split(max(len(self.steps_names), 1))
-        chosen = [result.chosen for result in results if result.chosen]
-        for own, steps in zip(chosen, rest, strict=False):
-            steps[: len(own)] = torch.tensor(own)
+        longest = (len(row) - len(values)) // max(len(self.steps_names), 1)
+        for result in results:
+            if result.chosen:
+                values += result.chosen + [-1] * (longest - len(result.chosen))
+        values += [-1] * (len(row) - len(values))
+        row.numpy()[:] = values  # at once: small operations of PyTorch take longer than all else
 
     def _diagnosed(self, trained: Trained) -> list[Tensor]:
         """What diagnostics ask for, under `more_names`; without the seconds."""
@@ -179,6 +179,7 @@ class ClientNumbers:
         """A row for every client that was invited; without numbers if it was then left out."""
         columns = ["train_loss", "drift", "update_norm", *self.names, *self.more_names]
         positions = {client: position for position, client in enumerate(plan.cohort)}
+        all_values = numbers.tolist()
         rows = []
         for invited, client in enumerate(plan.invited):
             position = positions.get(client)
@@ -191,14 +192,15 @@ class ClientNumbers:
             }
             values: list[float] = []
             if position is not None:
-                own = numbers[position]
-                values = [*own[:3].tolist(), *own[self.first :].tolist()]
+                own = all_values[position]
+                values = own[:3] + own[self.first :]
             filled: list[object] = [*values] or [""] * len(columns)
             row |= dict(zip(columns, filled, strict=False))
             row |= {name: note[invited] for name, note in plan.notes.items()}
-            rest = torch.tensor(values[len(columns) :])
-            chosen = rest.tensor_split(max(len(self.steps_names), 1))
-            for name, steps in zip(self.steps_names, chosen, strict=False):
+            rest = values[len(columns) :]
+            longest = len(rest) // max(len(self.steps_names), 1)
+            for place, name in enumerate(self.steps_names):
+                steps = rest[place * longest : (place + 1) * longest]
                 row[name] = " ".join(str(int(step)) for step in steps if step >= 0)
             rows.append(row)
         return rows

@@ -126,8 +126,9 @@ class ExperimentState:
     def load_server(self) -> None:
         """Put the server's model, as it is, into the flat model."""
         self.model.w.copy_(self.w)
-        self.model.b.copy_(self.b)
-        self.model.counters.copy_(self.counters)
+        if self.model.has_buffers:
+            self.model.b.copy_(self.b)
+            self.model.counters.copy_(self.counters)
 
     def _mean_own_part(self, part: Selection, members: list[int], weights: list[float]) -> Tensor:
         buffers = self.algorithm.keeps_buffers
