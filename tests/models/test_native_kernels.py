@@ -211,6 +211,31 @@ def test_what_methods_ask_of_a_network(settings, shape):
         assert torch.equal(found["native"][2], found["torch"][2])
 
 
+@pytest.mark.parametrize("frozen", [1, 2, 3, 4])
+def test_a_shorter_backward_pass_gives_the_bits_of_the_whole_one(frozen):
+    """Where only the last parameters want a gradient, the kernel goes no further back."""
+    model, x = with_kernels(build(LeNet(), GRAY), "native"), batch(GRAY, 11)
+    named = dict(model.named_parameters())
+
+    def found() -> dict[str, Tensor | None]:
+        model.zero_grad()
+        model(x).square().sum().backward()
+        return {name: parameter.grad for name, parameter in named.items()}
+
+    whole = found()
+    left_out = ("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias")[:frozen]
+    for name in left_out:
+        named[name].requires_grad_(False)
+    for name, gradient in found().items():
+        expected = whole[name]
+        assert expected is not None
+        assert expected.abs().sum() > 0
+        if name in left_out:
+            assert gradient is None
+        else:
+            assert torch.equal(gradient, expected)
+
+
 def test_other_types_and_autocast_stand_aside():
     model = with_kernels(build(LeNet(), GRAY), "native")
     x = batch(GRAY, 3)
@@ -572,7 +597,7 @@ for count, (channels, height, width, padding) in itertools.product(counts, shape
             library.lenet_forward(sizes, keep, images, *own, memory, output)
         scratch = Array("scratch", library.lenet_backward_floats(sizes), empty=True)
         found = [Array(name + "_gradient", length) for name, length in lengths.items()]
-        library.lenet_backward(sizes, output, own[2], memory, scratch, *found)
+        library.lenet_backward(sizes, 2, output, own[2], memory, scratch, *found)
         total = np.concatenate([total[-1:], output.values, *(one.values for one in found)])
         print(hash(total.tobytes()))
 for count, height, width, channels in [(1, 4, 4, 8), (3, 8, 12, 24), (2, 32, 32, 32)]:
@@ -584,12 +609,16 @@ for count, height, width, channels in [(1, 4, 4, 8), (3, 8, 12, 24), (2, 32, 32,
     library.winograd_outputs(sizes, places, images)
     library.winograd_outputs_backward(sizes, images, places)
     library.winograd_inputs_backward(sizes, places, images)
+    shape = tuple(map(ctypes.c_int64, (count * height * width // 16, channels)))
+    turned = Array("turned tiles", len(tiles[0].values), empty=True)
+    library.winograd_transpose(*shape, tiles[0], turned)
+    tiles[0] = turned
     tile_bytes = b"".join(one.values.tobytes() for one in tiles)
     print(hash(images.values.tobytes()), hash(tile_bytes))
 """
 FEATURES = ("output", "weight1", "bias1", "weight2", "bias2")
 ARRAYS = (
-    *("images", "memory", "scratch", "winograd images", "tiles", *FEATURES),
+    *("images", "memory", "scratch", "winograd images", "tiles", "turned tiles", *FEATURES),
     *(f"{name}_gradient" for name in FEATURES[1:]),
 )
 

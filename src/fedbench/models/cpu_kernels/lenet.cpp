@@ -407,6 +407,9 @@ Size band_size(const Block& block) {
   return block.outputs * 2 * BAND * 2 * block.pooled_width() * LANES;
 }
 
+// Which gradients a backward pass computes: that of the last bias, the second block's, or all.
+enum Wanted { SECOND_BIAS, SECOND_BLOCK, BOTH_BLOCKS };
+
 }  // namespace
 
 extern "C" {
@@ -456,10 +459,12 @@ Size lenet_backward_floats(const Geometry* geometry) {
          band_size(first);
 }
 
-// Gradients of weights and biases, in the flat vector's order, from that of the features.
-void lenet_backward(const Geometry* geometry, const float* gradient, const float* weight2,
-                    float* forward_memory, float* memory, float* weight1_gradient,
-                    float* bias1_gradient, float* weight2_gradient, float* bias2_gradient) {
+// Gradients of weights and biases, in the flat vector's order, from that of the features; with a
+// smaller `wanted`, only the last ones of them.
+void lenet_backward(const Geometry* geometry, int wanted, const float* gradient,
+                    const float* weight2, float* forward_memory, float* memory,
+                    float* weight1_gradient, float* bias1_gradient, float* weight2_gradient,
+                    float* bias2_gradient) {
   const Network network(*geometry);
   const Block &first = network.first, &second = network.second;
   const Kept kept(forward_memory, network, true);
@@ -479,7 +484,9 @@ void lenet_backward(const Geometry* geometry, const float* gradient, const float
     const Size done = group * LANES, left = network.count - done;
     read_rows(gradient + done * row, left < LANES ? left : LANES, row, arriving);
     spread(second, arriving, kept.winners2_of(group), 0, second.pooled_height(), dense, bias_sums2);
+    if (wanted < SECOND_BLOCK) continue;
     add_filters(second, kept.hidden_of(group), dense, 0, 2 * second.pooled_height(), sums2);
+    if (wanted < BOTH_BLOCKS) continue;
     input_gradient(second, dense, packed, hidden_gradient);
     for (Size start = 0; start < rows1; start += BAND) {
       const Size stop = start + BAND < rows1 ? start + BAND : rows1;
@@ -487,12 +494,14 @@ void lenet_backward(const Geometry* geometry, const float* gradient, const float
       add_filters(first, kept.images_of(group), band, 2 * start, 2 * (stop - start), sums1);
     }
   }
-  write_filters(first, sums1, weight1_gradient);
-  write_filters(second, sums2, weight2_gradient);
-  for (Size i = 0; i < first.outputs; ++i)
-    bias1_gradient[i] = sum_of_lanes(load(bias_sums1 + i * LANES));
   for (Size i = 0; i < second.outputs; ++i)
     bias2_gradient[i] = sum_of_lanes(load(bias_sums2 + i * LANES));
+  if (wanted < SECOND_BLOCK) return;
+  write_filters(second, sums2, weight2_gradient);
+  if (wanted < BOTH_BLOCKS) return;
+  write_filters(first, sums1, weight1_gradient);
+  for (Size i = 0; i < first.outputs; ++i)
+    bias1_gradient[i] = sum_of_lanes(load(bias_sums1 + i * LANES));
 }
 
 }  // extern "C"

@@ -47,11 +47,12 @@ _FUNCTIONS = {
     "lenet_forward_floats": ([_ADDRESS, _FLAG], _SIZE),
     "lenet_backward_floats": ([_ADDRESS], _SIZE),
     "lenet_forward": ([_ADDRESS, _FLAG] + 7 * [_ADDRESS], None),
-    "lenet_backward": (9 * [_ADDRESS], None),
+    "lenet_backward": ([_ADDRESS, _FLAG] + 8 * [_ADDRESS], None),
     "winograd_inputs": (3 * [_ADDRESS], None),
     "winograd_outputs": (3 * [_ADDRESS], None),
     "winograd_outputs_backward": (3 * [_ADDRESS], None),
     "winograd_inputs_backward": (3 * [_ADDRESS], None),
+    "winograd_transpose": ([_SIZE, _SIZE, _ADDRESS, _ADDRESS], None),
 }
 
 

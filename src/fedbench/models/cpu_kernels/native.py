@@ -22,13 +22,15 @@ from fedbench.models.cpu_kernels.torch_layers import filters_gradient, transform
 # a product takes 10 us before it begins.
 _PART = 2**16
 _PADDING = 16  # floats between two positions: see _matrices
+# Which gradients `lenet_backward` computes: that of the last bias, the second block's, or all.
+_SECOND_BIAS, _SECOND_BLOCK, _BOTH_BLOCKS = range(3)
 LANES = 8  # channels of a vector: Winograd's kernels need a multiple of it
 
 
 def applies(*tensors: Tensor) -> bool:
     """Whether the kernels can take these inputs and weights."""
     return (
-        all(one.dtype is torch.float32 and one.device.type == "cpu" for one in tensors)
+        all(one.dtype is torch.float32 and one.is_cpu for one in tensors)
         and not torch._C._are_functorch_transforms_active()
         and not torch.is_autocast_enabled("cpu")
     )
@@ -55,9 +57,10 @@ def lenet_applies(x: Tensor, first: nn.Conv2d, second: nn.Conv2d) -> bool:
     if first.bias is None or second.bias is None or x.requires_grad:
         return False
     padding = int(first.padding[0])
+    weight1, weight2 = first.weight, second.weight  # a module searches for them every time
     return (
-        applies(x, first.weight, first.bias, second.weight, second.bias)
-        and (x.shape[1], len(first.weight)) == (first.weight.shape[1], second.weight.shape[1])
+        applies(x, weight1, first.bias, weight2, second.bias)
+        and (x.shape[1], weight1.shape[0]) == (weight1.shape[1], weight2.shape[1])
         and min(_pooled(side, padding) for side in x.shape[2:]) > 0
     )
 
@@ -88,12 +91,12 @@ class _LeNetBlocks(torch.autograd.Function):
         graph: bool,  # needs_input_grad is true under no_grad, too
     ) -> Tensor:
         # No copies: the engine's images and weights are in this order already.
-        images = x.permute(0, 2, 3, 1).contiguous()
-        weight1 = weight1.permute(0, 2, 3, 1).contiguous()
-        weight2 = weight2.permute(0, 2, 3, 1).contiguous()
+        images = x.contiguous(memory_format=torch.channels_last)
+        weight1 = weight1.contiguous(memory_format=torch.channels_last)
+        weight2 = weight2.contiguous(memory_format=torch.channels_last)
         bias1, bias2 = bias1.contiguous(), bias2.contiguous()
-        count, height, width, channels = images.shape
-        middle, features = len(weight1), len(weight2)
+        count, channels, height, width = images.shape
+        middle, features = weight1.shape[0], weight2.shape[0]
         geometry = (count, channels, height, width, pad, middle, features)
         keep = graph and any(ctx.needs_input_grad)
         memory = x.new_empty(_forward_floats(geometry, keep))
@@ -119,13 +122,15 @@ class _LeNetBlocks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         forward_memory, weight2 = ctx.saved_tensors
         _, channels, _, _, _, middle, features = geometry = ctx.geometry
-        weights1, weights2 = middle * 25 * channels, features * 25 * middle
-        result = gradient.new_empty(weights1 + middle + weights2 + features)
-        own1, bias1, own2, bias2 = result.split([weights1, middle, weights2, features])
+        own1, own2 = _filters(middle, channels), _filters(features, middle)
+        bias1, bias2 = gradient.new_empty(middle), gradient.new_empty(features)
+        needs_first, needs_second = any(ctx.needs_input_grad[1:3]), ctx.needs_input_grad[3]
+        wanted = _BOTH_BLOCKS if needs_first else _SECOND_BLOCK if needs_second else _SECOND_BIAS
         memory = gradient.new_empty(_backward_floats(geometry))
         gradient = gradient.contiguous()
         library.load().lenet_backward(
             _sizes(*geometry),
+            wanted,
             gradient.data_ptr(),
             weight2.data_ptr(),
             forward_memory.data_ptr(),
@@ -135,9 +140,17 @@ class _LeNetBlocks(torch.autograd.Function):
             own2.data_ptr(),
             bias2.data_ptr(),
         )
-        own1 = own1.view(middle, 5, 5, channels).permute(0, 3, 1, 2)
-        own2 = own2.view(features, 5, 5, middle).permute(0, 3, 1, 2)
+        if wanted < _SECOND_BLOCK:
+            return None, None, None, None, bias2, None, None
+        if wanted < _BOTH_BLOCKS:
+            return None, None, None, own2, bias2, None, None
         return None, own1, bias1, own2, bias2, None, None
+
+
+def _filters(outputs: int, inputs: int) -> Tensor:
+    """Room for the gradient of 5x5 filters [O, I, 5, 5], in channels_last order."""
+    strides = (25 * inputs, 1, 5 * inputs, inputs)
+    return torch.empty_strided((outputs, inputs, 5, 5), strides, dtype=torch.float32)
 
 
 class NativeWinograd(torch.autograd.Function):
@@ -173,6 +186,7 @@ class NativeWinograd(torch.autograd.Function):
         result, total = torch.zeros_like(images), torch.zeros_like(filters)
         transformed = _matrices(images, part * tiles, inputs)
         products = _matrices(images, part * tiles, outputs)
+        room = images.new_empty(outputs * part * tiles)
         parts = (tensor.split(part) for tensor in (images, arriving, result))
         for some, given, into in zip(*parts, strict=True):
             own = [matrix[: len(some) * tiles] for matrix in transformed]
@@ -181,8 +195,13 @@ class NativeWinograd(torch.autograd.Function):
             given_own = [matrix[: len(some) * tiles] for matrix in products]
             sizes = _sizes(len(some), height, width, outputs)
             kernels.winograd_outputs_backward(sizes, given.data_ptr(), _addresses(given_own))
+            turned = room[: outputs * len(some) * tiles].view(outputs, -1)
             for sum_, given_one, one in zip(total, given_own, own, strict=True):
-                sum_ += _product(given_one.T, one.T)
+                # oneDNN wants the columns side by side; PyTorch's copy takes four times as long.
+                kernels.winograd_transpose(
+                    *given_one.shape, given_one.data_ptr(), turned.data_ptr()
+                )
+                sum_ += _product(turned, one.T)
             pairs = zip(given_own, filters.transpose(1, 2), strict=True)
             given_tiles = [_product(*pair) for pair in pairs]
             kernels.winograd_inputs_backward(input_sizes, _addresses(given_tiles), into.data_ptr())

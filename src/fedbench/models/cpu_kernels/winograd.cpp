@@ -202,5 +202,23 @@ void winograd_inputs_backward(const Images* of, const float* const* tiles, float
   });
 }
 
+// A matrix [row][column] with a multiple of eight columns to [column][row].
+void winograd_transpose(Size rows, Size columns, const float* from, float* to) {
+  const Size whole = rows - rows % LANES;
+  for (Size column = 0; column < columns; column += LANES) {
+    for (Size row = 0; row < whole; row += LANES) {
+      Vector square[LANES];
+      UNROLL
+      for (int i = 0; i < LANES; ++i) square[i] = load(from + (row + i) * columns + column);
+      transpose(square);
+      UNROLL
+      for (int i = 0; i < LANES; ++i) store(to + (column + i) * rows + row, square[i]);
+    }
+    for (Size row = whole; row < rows; ++row)
+      for (int i = 0; i < LANES; ++i)
+        to[(column + i) * rows + row] = from[row * columns + column + i];
+  }
+}
+
 }  // extern "C"
 }  // namespace fedbench
