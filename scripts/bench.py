@@ -5,9 +5,10 @@ Both run turn and turn about, each in processes of its own, so that a noisy mach
 alike; only ratios of medians are judged. The bare loop (bare.py) is what one would write without
 any federated code: the same network in PyTorch's default memory layout, the same data, the same
 number of steps and the same evaluation, as many processes as workers, one thread each, each doing
-its share. `command` compares the whole program with the engine, `scaling` two workers with one,
-`methods` rounds of the methods with FedAvg's. `rivals` (only when asked for: it installs a package
-into an environment of its own) runs the workloads through pfl-research, too.
+its share. `client` compares what the engine does around forward and backward passes with the bare
+loop's steps, `command` the whole program with the engine, `scaling` two workers with one, `methods`
+rounds of the methods with FedAvg's. `rivals` (only when asked for: it installs a package into an
+environment of its own) runs the workloads through pfl-research, too.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ WORKLOADS = [
 ]
 BY_NAME = {load.name: load for load in WORKLOADS}
 MODELS = {"lenet": LeNet, "cnn5": Cnn5, "cnn_bn": CnnBn}
+CLIENT_LIMIT = 0.15  # of a bare client's time, for what is around forward and backward passes
 COMMAND_LIMITS = {"W1": 1.10, "W3": 1.20}  # of `fedbench` against the engine
 COMMAND_ROUNDS = {"W1": 8, "W3": 40}
 SCALING_LIMIT = 0.55  # two workers against one
@@ -271,6 +273,55 @@ def bench_workload(load: Workload, repeats: int, workers: int) -> bool:
         f" {workers} workers, {repeats} repeats"
     )
     return judge(load.name, load.what, times["engine"] / times["bare"], load.limit, detail)
+
+
+def bench_client(repeats: int) -> bool:
+    """What a small client costs besides forward and backward passes: the CPU time of one thread.
+
+    That is set-up, batches, optimizer, numbers for the record, and the client's part of planning
+    and summing a round. The bare loop, whose rounds alternate with the engine's, is the measure of
+    the machine.
+    """
+    load = BY_NAME["W3"]
+    repeats *= load.times
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "times"
+        # In a process of its own: others that are forked later shall not inherit its memory.
+        launch(partial(_client_times, load, repeats, output), 1, 600, isolated=True)
+        times = json.loads(output.read_text())
+    bare, engine, around = (1000 * statistics.median(column) for column in zip(*times, strict=True))
+    detail = f"{around:.2f} of {engine:.2f} ms, bare {bare:.2f} ms, {repeats} repeats"
+    what = "a client of W3 around forward and backward, CPU time of one thread"
+    return judge("client", what, around / bare, CLIENT_LIMIT, detail)
+
+
+def _client_times(load: Workload, repeats: int, output: Path, group: Group) -> None:
+    """Of each repeat: seconds a client of the bare loop, of the engine, and around its passes."""
+    configure_process(1)
+    data = random_data(load, load.clients * load.images)
+    federation, bare = make_federation(load, data, group), Bare(load, data, group)
+    trainer, rounds, passes = federation.trainer, federation.rounds(), []
+    compute_pass = trainer._forward_backward
+
+    def timed_pass(*given) -> torch.Tensor:
+        started = time.thread_time()
+        loss = compute_pass(*given)
+        passes.append(time.thread_time() - started)
+        return loss
+
+    trainer._forward_backward = timed_pass
+    times, clients = [], load.cohort or load.clients
+    for repeat in range(repeats + 1):
+        passes.clear()
+        started = time.thread_time()
+        bare.round()
+        between = time.thread_time()
+        next(rounds)
+        engine = time.thread_time() - between
+        if repeat:  # the first one warms up
+            seconds = between - started, engine, engine - sum(passes)
+            times.append([one / clients for one in seconds])
+    output.write_text(json.dumps(times))
 
 
 def bench_scaling(repeats: int) -> bool:
@@ -462,7 +513,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = [*BY_NAME, "command", "scaling", "methods", "start", "memory"]
+    names = [*BY_NAME, "client", "command", "scaling", "methods", "start", "memory"]
     parser.add_argument(
         "what",
         nargs="*",
@@ -481,6 +532,8 @@ def main() -> None:
         for load in WORKLOADS
         if load.name in what
     ]
+    if "client" in what:
+        results.append(bench_client(arguments.repeats))
     if "command" in what:
         results += [
             bench_command(name, arguments.repeats, arguments.workers) for name in COMMAND_LIMITS

@@ -9,12 +9,15 @@ import importlib.util
 import itertools
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from support.native import needs_kernels
 
+from fedbench.core.optimizers import Sgd
 from fedbench.models.cpu_kernels import KernelChoice
+from fedbench.training.client import Trainer
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -99,14 +102,39 @@ def test_the_bench_runs_what_is_named_and_all_without_a_name(monkeypatch, words)
     bench, done = load("bench", monkeypatch), []
     monkeypatch.setattr(bench, "facts", lambda: "facts")
     monkeypatch.setattr(bench, "bench_workload", lambda load, *_: done.append(load.name) or True)
-    for name in ("command", "scaling", "methods", "start", "memory", "rivals"):
+    for name in ("client", "command", "scaling", "methods", "start", "memory", "rivals"):
         monkeypatch.setattr(bench, f"bench_{name}", lambda *_, name=name: done.append(name) or True)
     monkeypatch.setattr(sys, "argv", ["bench.py", *words])
     with pytest.raises(SystemExit) as ended:
         bench.main()
     assert not ended.value.code
-    others = ["command", "command", "scaling", "methods", "start", "memory"]
+    others = ["client", "command", "command", "scaling", "methods", "start", "memory"]
     assert done == (words or ["W1", "W2", "W3", "W4", *others])  # rivals: only when asked for
+
+
+def test_the_bench_times_what_is_around_a_clients_passes(monkeypatch, capfd):
+    """By a clock that only passes, optimizer steps and the bare loop's rounds move."""
+    bench, clock = load("bench", monkeypatch), [0.0]
+
+    def takes(seconds: float, work):
+        def timed(*given):
+            clock[0] += seconds
+            return work(*given)
+
+        return timed
+
+    small = dataclasses.replace(bench.BY_NAME["W3"], clients=4, cohort=2, times=1)
+    monkeypatch.setitem(bench.BY_NAME, "W3", small)
+    monkeypatch.setattr(time, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(Trainer, "_forward_backward", takes(0.020, Trainer._forward_backward))
+    monkeypatch.setattr(Sgd, "step", takes(0.001, Sgd.step))
+    monkeypatch.setattr(bench.Bare, "round", takes(0.016, bench.Bare.round))
+    monkeypatch.setattr(bench, "CLIENT_LIMIT", 0.26)
+    assert bench.bench_client(repeats=2)  # two steps a client, two clients a round
+    assert "0.25 x bare" in (line := capfd.readouterr().out)
+    assert "2.00 of 42.00 ms, bare 8.00 ms, 2 repeats" in line
+    monkeypatch.setattr(bench, "CLIENT_LIMIT", 0.24)
+    assert not bench.bench_client(repeats=1)
 
 
 @pytest.mark.heavy
