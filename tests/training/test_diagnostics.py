@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,6 +12,8 @@ import pytest
 import torch
 from support import experiments
 
+from fedbench.parallel.group import Group
+from fedbench.parallel.processes import launch
 from fedbench.training import round_metrics
 
 WORDS = (*experiments.PLAIN, "rounds=1", "client.epochs=1", "client.batch_size=16")
@@ -180,3 +184,25 @@ def test_ecgr_says_how_its_chosen_steps_point_and_where_they_lie():
         assert row["ecgr_index"] == pytest.approx((np.mean(chosen) + 0.5) / 5)
         assert same["ecgr_index"] == row["ecgr_index"]
         assert "ecgr_cosine_chosen" not in same
+
+
+def test_a_slow_worker_reads_the_first_of_two_sums_of_the_updates(tmp_path, monkeypatch):
+    """FedNova's coefficients are not the weights, so the update and its plain mean differ."""
+    made = experiments.parts(*WORDS, "rounds=2", "algo=fednova", "diagnostics.update_variance=true")
+
+    def digest_of(group: Group) -> str:
+        own = replace(made, model=copy.deepcopy(made.model))
+        return experiments.final_digest(experiments.assemble(own, group=group))
+
+    def work(group: Group) -> None:
+        (tmp_path / str(group.rank)).write_text(digest_of(group))
+
+    barrier = Group.barrier
+
+    def slow_barrier(group: Group) -> None:
+        barrier(group)
+        time.sleep(0.1 * group.leader)
+
+    monkeypatch.setattr(Group, "barrier", slow_barrier)
+    launch(work, 2, 60)
+    assert {(tmp_path / name).read_text() for name in "01"} == {digest_of(Group())}

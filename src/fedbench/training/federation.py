@@ -298,6 +298,8 @@ class Federation:
                 elif span.start < span.stop:
                     exchange.add_to(sums[name], span, [factors[name][i] for i in members])
             if "mean update" in sums:
+                # The same columns again: every rank must have read the first sums by now.
+                self.group.barrier()
                 weights = [plan.weights[i] for i in members]
                 exchange.add_to(sums["mean update"], self.columns["update"], weights)
             numbers.append(gather(self.group, own_numbers, block_owners))
