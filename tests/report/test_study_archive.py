@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from support import study_small
@@ -17,11 +18,11 @@ from support import study_small
 from fedbench.core.files import checksum_of
 from fedbench.report import archive, cli
 from fedbench.report.execute import Executor
-from fedbench.report.experiment import Cell, load
+from fedbench.report.experiment import load
 from fedbench.report.measures import readings
 from fedbench.report.plan import compose_config, make_plans
 from fedbench.report.readers import Reading
-from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.runs import Study
 from fedbench.report.spec import as_measure
 from fedbench.runs import archive as runs_archive
 from fedbench.runs.archive import archive_run, has_settings
@@ -125,9 +126,10 @@ TUNED = study_small.TABLE.replace("small/table1", "small/tuned").replace(
 
 def measured(folder: Path, results: Path, spec: object) -> Reading:
     """A measure of one run alone."""
-    cell = StudyCell(Cell({}, (), (0,)), [StudyRun(0, folder, "finished")])
-    study = Study(load("small/table1"), "decisive", [cell])
-    return readings(study, cell, as_measure("M", spec))[0]
+    row = {"method": "FedAvg", "seed": 0, "status": "finished", "folder": str(folder.absolute())}
+    runs = pd.DataFrame([{**row, "overrides": "", "problem": "", "instead": ""}])
+    study = Study(load("small/table1"), "decisive", runs, results)
+    return readings(study, study.runs, as_measure("M", spec))[0]
 
 
 def test_tables_of_clients_are_kept_compressed_and_what_is_left_out_is_told(results, monkeypatch):

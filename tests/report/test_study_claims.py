@@ -4,7 +4,6 @@ and what decides nothing.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ from scipy import stats
 from support.study_folders import experiment, metrics, study
 
 from fedbench.report.claims import judge_claims, mark_repeats
-from fedbench.report.entry import _all_measures, build_entry
+from fedbench.report.entry import build_entry, with_measures
 from fedbench.report.experiment import Experiment, Published
-from fedbench.report.frame import run_frame
 from fedbench.report.model import Claim
-from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.runs import Study
 from fedbench.report.significance import holm
-from fedbench.report.table import Values
 
 SHOW = {"form": "table", "rows": ["method"], "measures": {"Best": "best_accuracy"}}
 AXES = {"method": {"A": "", "B": "", "C": ""}, "data": {"X": "", "Y": ""}}
@@ -49,7 +46,7 @@ def judge(
     folder: Path, one: Experiment, files=curves, published: tuple = (), **given: Any
 ) -> list[Claim]:
     found = study(folder, one, files, **given)
-    return judge_claims(Values(found, _all_measures(found)), list(published))
+    return judge_claims(with_measures(found), list(published))
 
 
 def printed(method: str, value: float | None, std: float | None = None, **labels: str) -> Published:
@@ -210,7 +207,7 @@ def test_smoke_judges_nothing(tmp_path):
         scale="smoke",
         facts=lambda *_: {"partition_hash": "x"},
     )
-    entry = build_entry(one, tmp_path)
+    entry = build_entry(one)
     assert [claim.outcome for claim in entry.claims] == [""]
     assert entry.state == "plumbing only"
     assert sum(entry.outcomes().values()) == 0
@@ -307,17 +304,12 @@ def test_another_axis(tmp_path):
 
 
 def test_further_readings_and_repeated_claims_are_not_counted(tmp_path):
-    study(tmp_path / "runs", made(), curves, facts=lambda *_: {"partition_hash": "x"})
+    run = study(tmp_path / "runs", made(), curves, facts=lambda *_: {"partition_hash": "x"})
 
     def entry(number: str, *claims: dict, **fields: Any):
         """An experiment of its own on the same run folders."""
         one = made(*claims, **fields)
-        cells = []
-        for place, cell in enumerate(one.cells("paper")):
-            folders = {seed: tmp_path / "runs" / f"{place}-{seed}" for seed in cell.seeds}
-            runs = [StudyRun(seed, folder, "finished") for seed, folder in folders.items()]
-            cells.append(StudyCell(cell, runs))
-        found = build_entry(Study(one, "paper", cells), tmp_path)
+        found = build_entry(Study(one, "paper", run.runs, run.results))
         found.number = number
         return found
 
@@ -452,7 +444,7 @@ def test_different_claims_about_refused_runs_are_not_the_same(tmp_path):
             lambda labels, seed: "refused",
             facts=lambda *_: {"partition_hash": "x"},
         )
-        found = build_entry(made_up, tmp_path)
+        found = build_entry(made_up)
         found.number = number
         return found
 
@@ -476,16 +468,21 @@ def test_a_row_a_run(tmp_path):
         lambda labels, seed: metrics(0.2, 0.6 + seed / 100 + (labels["method"] == "B") / 50),
         lambda labels, seed: "diverged" if labels["method"] == "C" else "finished",
     )
-    frame = run_frame(Values(one, _all_measures(one)))
+    frame = with_measures(one).runs
     assert len(frame) == 18
     assert list(frame.columns) == [
-        *("method", "data", "seed", "status", "folder", "problem", "excluded"),
-        *("Best", "Rounds", "Rounds tried", "Speed-up"),
+        *("method", "data", "seed", "overrides", "folder", "status", "problem", "instead"),
+        *("reference", "excluded", "Best", "Best state", "Best limit"),
+        *("Rounds", "Rounds state", "Rounds limit"),
+        *("Speed-up", "Speed-up state", "Speed-up limit"),
     ]
     first = frame[(frame["method"] == "A") & (frame["data"] == "X")]
     assert list(first["Best"]) == pytest.approx([60, 61, 62])
-    assert list(first["Rounds"]) == [math.inf, 2, 2]
-    assert list(first["Rounds tried"]) == [2, 2, 2]
+    assert first["Rounds"].tolist()[1:] == [2, 2]
+    assert first["Rounds state"].tolist() == ["unreached", "ok", "ok"]
+    assert list(first["Rounds limit"]) == [2, 2, 2]
     second = frame[(frame["method"] == "B") & (frame["data"] == "X")]
     assert second["Speed-up"].isna().tolist() == [True, False, False]  # A never got there
-    assert frame[frame["method"] == "C"]["Best"].isna().all()
+    lost = frame[frame["method"] == "C"]
+    assert lost["Best"].isna().all()
+    assert set(lost["Best state"]) == {"diverged"}

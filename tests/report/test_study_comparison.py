@@ -13,10 +13,11 @@ from support.study_folders import experiment, metrics, study
 from fedbench.report.comparison import equal_cost, significance
 from fedbench.report.entry import _all_measures, build_entry
 from fedbench.report.experiment import Published
+from fedbench.report.measures import measured
 from fedbench.report.notes import Footnotes
 from fedbench.report.spec import as_measure
-from fedbench.report.table import Values
 from fedbench.report.text import csv_rows
+from fedbench.report.value import value_of
 
 BEST = as_measure("Best", "best_accuracy")
 ROUNDS = as_measure("Rounds", {"name": "rounds_to", "target": 0.5})
@@ -76,7 +77,7 @@ def test_significance_is_mcnemar_corrected_by_holm_and_a_paired_test_over_seeds(
             "predictions.npz": predictions(right[labels["method"]][seed]),
         },
     )
-    (grid,) = significance(Values(one, [BEST]), BEST, Footnotes(one))
+    (grid,) = significance(measured(one, [BEST]), BEST, Footnotes(one))
     assert grid.title == "Significance against A"
     assert [row.labels for row in grid.rows] == [["B"], ["C"]]
     b, c = (row.cells[0] for row in grid.rows)
@@ -102,7 +103,7 @@ def test_significance_is_mcnemar_corrected_by_holm_and_a_paired_test_over_seeds(
     nobody = experiment({}, axes, seeds=[0, 1, 2])
     assert (
         significance(
-            Values(study(tmp_path / "2", nobody, lambda *_: metrics(0.5)), [BEST]), BEST, None
+            measured(study(tmp_path / "2", nobody, lambda *_: metrics(0.5)), [BEST]), BEST, None
         )
         == []
     )
@@ -134,7 +135,7 @@ def test_significance_without_common_images_and_with_fewer_seeds(tmp_path):
         ),
     )
     (grid,) = significance(
-        Values(one, [BEST]), BEST, Footnotes(one), on_images=False
+        measured(one, [BEST]), BEST, Footnotes(one), on_images=False
     )  # C has no run to compare with
     assert grid.title == "Significance against A"
     assert "McNemar" not in grid.caption
@@ -148,7 +149,7 @@ def test_significance_without_common_images_and_with_fewer_seeds(tmp_path):
         lambda labels, seed: {**metrics(0.5 + seed / 10), "predictions.npz": predictions(50)},
         lambda labels, seed: "diverged" if labels == {"data": "Y", "method": "A"} else "finished",
     )
-    (grid,) = significance(Values(two, [BEST]), BEST, Footnotes(two))
+    (grid,) = significance(measured(two, [BEST]), BEST, Footnotes(two))
     assert grid.caption.endswith("Not tested, as A has no finished run: Y.")
 
 
@@ -187,7 +188,7 @@ def test_an_entry_has_its_grids_claims_and_their_reservations(tmp_path, monkeypa
             "git_dirty": True,
         },
     )
-    entry = build_entry(one, tmp_path)
+    entry = build_entry(one)
     assert [grid.title for grid in entry.grids] == [
         "A title",
         "At equal bytes",
@@ -203,7 +204,7 @@ def test_an_entry_has_its_grids_claims_and_their_reservations(tmp_path, monkeypa
         "decisive scale: less; no method tuned here"
     }
     assert (entry.stand_in, entry.done, entry.wanted, entry.seeds) == ("mnist", 4, 4, [0])
-    assert entry.runs[0].commit == "0123456789 with changes"
+    assert entry.runs["commit"][0] == "0123456789 with changes"
     rows = list(csv.DictReader(io.StringIO(csv_rows(entry))))
     assert (
         rows[0].items()
@@ -226,7 +227,7 @@ def test_p_values_are_not_put_in_order(tmp_path, monkeypatch):
     numbers = [printed("A", "0.5", 0.5, "p"), printed("B", "0.1", 0.1, "p")]
     monkeypatch.setattr(type(made), "published_numbers", lambda self: numbers)
     one = study(tmp_path / "runs", made, lambda *_: {}, lambda *_: "missing")
-    entry = build_entry(one, tmp_path)
+    entry = build_entry(one)
     assert entry.claims == []
     assert [row.cells[0].verdict for row in entry.grids[0].rows] == ["unmeasured", "unmeasured"]
 
@@ -255,8 +256,8 @@ def test_a_measure_brings_the_one_that_it_is_made_of(tmp_path, measure, told):
     )
     measures = _all_measures(one)
     assert [measure.label for measure in measures] == ["S", "Of S"]
-    values = Values(one, measures)
-    assert [values.of(cell, measures[1]).text for cell in one.cells] == told
+    one = measured(one, measures)
+    assert [value_of(one, runs, measures[1]).text for runs in one.cells.values()] == told
 
 
 @pytest.mark.parametrize(
@@ -276,7 +277,7 @@ def test_a_commit_that_is_not_known_is_not_called_clean(tmp_path, commit, dirty,
     one = study(
         tmp_path / "runs", made, lambda labels, seed: metrics(0.5), facts=lambda labels, seed: known
     )
-    assert [link.commit for link in build_entry(one, tmp_path).runs] == [told]
+    assert list(build_entry(one).runs["commit"]) == [told]
 
 
 def test_a_run_without_checksums_whose_metrics_cannot_be_read_is_told(tmp_path):
@@ -289,7 +290,7 @@ def test_a_run_without_checksums_whose_metrics_cannot_be_read_is_told(tmp_path):
     )
     (tmp_path / "runs" / "0-0" / "metrics.csv").write_text("round,test_acc")
     words = "metrics.csv cannot be read, so this run counts as missing; force=true runs it again"
-    assert build_entry(one, tmp_path).problems == [
+    assert build_entry(one).problems == [
         f"A, seed 0, damaged: {tmp_path / 'runs' / '0-0'}: {words}"
     ]
 
@@ -301,20 +302,18 @@ def test_a_claim_says_on_how_many_seeds_it_rests(tmp_path):
     accuracy = {"A": (0.5, 0.51, 0.5), "B": (0.6, 0.6, 0.61)}
     facts = lambda labels, seed: {"partition_hash": "abc"}  # noqa: E731
     files = lambda labels, seed: metrics(accuracy[labels["method"]][seed])  # noqa: E731
-    (whole,) = build_entry(study(tmp_path / "whole", made, files, facts=facts), tmp_path).claims
+    (whole,) = build_entry(study(tmp_path / "whole", made, files, facts=facts)).claims
     assert (whole.outcome, whole.rests_on) == (
         "supported",
         "3 seeds; paper scale; no method tuned here",
     )
     status = lambda labels, seed: "missing" if (labels["method"], seed) == ("A", 2) else "finished"  # noqa: E731
-    (fewer,) = build_entry(
-        study(tmp_path / "fewer", made, files, status, facts=facts), tmp_path
-    ).claims
+    (fewer,) = build_entry(study(tmp_path / "fewer", made, files, status, facts=facts)).claims
     assert (fewer.outcome, fewer.rests_on) == (
         "undecided",
         "2 seeds; paper scale; no method tuned here",
     )
     half = lambda labels, seed: "diverged" if labels["method"] == "B" and seed else "finished"  # noqa: E731
-    lucky = build_entry(study(tmp_path / "lucky", made, files, half, facts=facts), tmp_path)
+    lucky = build_entry(study(tmp_path / "lucky", made, files, half, facts=facts))
     assert lucky.claims[0].outcome == "undecided"  # one lucky seed of three is no result
     assert lucky.grids[0].rows[1].cells[0].measured == "60.00 *(1 of 3 seeds)"

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.study_folders import experiment, study
-from test_study_figures import ALPHAS, METHODS, legend, line, metrics, note, one
+from test_study_figures import ALPHAS, METHODS, legend, line, metrics, note, one, with_numbers
 
 from fedbench.report.figures import describe, draw
 from fedbench.report.figures.drift import simulate
@@ -36,9 +36,8 @@ def clients(labels, seed):
 # Points and bars
 
 
-def accuracies(cell, spec):
-    base = 10.0 * list(METHODS).index(cell.labels["method"]) + len(cell.labels.get("clients", ""))
-    return [base + run.seed if run.finished else None for run in cell.runs]
+def accuracies(labels, seed):
+    return 10.0 * list(METHODS).index(labels["method"]) + len(labels.get("clients", "")) + seed
 
 
 def test_points_have_means_and_spreads_along_a_numeric_axis(tmp_path):
@@ -71,9 +70,9 @@ def test_points_with_words_along_the_axis_and_a_row_for_each_measure(tmp_path):
 
 
 def test_bars_stand_in_groups_with_their_numbers_and_say_what_lacks(tmp_path):
-    def measure(cell, spec):
-        late = cell.labels["clients"] == "20" and cell.labels["method"] == "FedAvg"
-        return [None, None, None] if late else accuracies(cell, spec)
+    def numbers(labels, seed):
+        late = labels["clients"] == "20" and labels["method"] == "FedAvg"
+        return None if late else accuracies(labels, seed)
 
     show = {
         "form": "bars",
@@ -87,7 +86,7 @@ def test_bars_stand_in_groups_with_their_numbers_and_say_what_lacks(tmp_path):
         show,
         {"clients": SIZES, "method": METHODS},
         metrics,
-        measure,
+        numbers,
         status=lambda labels, seed: "diverged" if labels == diverged else "finished",
     )
     [axes] = figure.axes
@@ -105,6 +104,7 @@ def test_bars_stand_in_groups_with_their_numbers_and_say_what_lacks(tmp_path):
     ]
     assert legend(figure) == ["FedAvg", "Ours", "local *"]
     assert "Rounds not reached by every seed: FedAvg (clients = 20)." in note(figure)
+    assert "Ours" not in note(figure)
     assert "* diverged, not drawn: 3 of 3 seeds of local (clients = 20)." in note(figure)
 
 
@@ -118,7 +118,8 @@ def test_bars_stand_in_groups_with_their_numbers_and_say_what_lacks(tmp_path):
 def test_nothing_measured(tmp_path, show):
     measures = {"measures": {"Accuracy": "best_accuracy"}}
     made = experiment(show | measures, {"clients": SIZES, "method": METHODS})
-    [(_, figure)] = draw(study(tmp_path, made, metrics, lambda labels, seed: "missing"), accuracies)
+    missing = study(tmp_path, made, metrics, lambda labels, seed: "missing")
+    [(_, figure)] = draw(with_numbers(missing, accuracies))
     assert [text.get_text() for text in figure.axes[0].texts] == ["no finished runs"]
 
 

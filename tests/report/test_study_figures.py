@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from support.study_folders import experiment, no_measure, study
+from support.study_folders import experiment, study
 
 from fedbench.report.figures import describe, draw, save
 from fedbench.report.figures.files import compact
@@ -42,14 +43,26 @@ def metrics(labels, seed, rounds=4):
     }
 
 
-def one(tmp_path, show, axes, files, measure=no_measure, **given):
-    """The only figure of a study with these fields."""
+def one(tmp_path, show, axes, files, numbers=None, **given):
+    """The only figure of a study with these fields; `numbers(labels, seed)`: of all measures."""
     status = {key: given.pop(key) for key in ("status", "scale", "data") if key in given}
-    [(title, figure)] = draw(
-        study(tmp_path, experiment(show, axes, **given), files, **status), measure
-    )
+    made = study(tmp_path, experiment(show, axes, **given), files, **status)
+    [(title, figure)] = draw(made if numbers is None else with_numbers(made, numbers))
     assert title == "A title"
     return figure
+
+
+def with_numbers(made, numbers):
+    """The study with these numbers in place of those that are read off its runs."""
+    measures = made.experiment.show.measures
+    runs, done = made.runs.copy(), made.runs["status"] == "finished"
+    found = [numbers(row, row["seed"]) for row in runs.to_dict("records")]
+    for label in measures:
+        runs[label] = pd.Series(found, dtype=float).where(done)
+        state = np.where(runs[label].isna(), "unreached", "ok")
+        runs[f"{label} state"] = np.where(done, state, runs["status"])
+        runs[f"{label} limit"] = 4.0
+    return replace(made, runs=runs, measures=measures)
 
 
 def line(axes, name):
@@ -313,10 +326,10 @@ def test_parts_each_give_a_figure_of_what_they_keep(tmp_path):
         CURVES | {"y": "test_loss"},
     ]
     made = experiment({"form": "several", "parts": parts}, {"alpha": ALPHAS, "method": METHODS})
-    figures = draw(study(tmp_path, made, metrics), no_measure)
+    figures = draw(study(tmp_path, made, metrics))
     assert [(title, len(figure.axes)) for title, figure in figures] == [("left", 1), ("A title", 2)]
 
 
 @pytest.mark.parametrize("show", [{"form": "table"}, {"form": "datasets", "datasets": ["mnist"]}])
 def test_tables_are_no_figures(tmp_path, show):
-    assert draw(study(tmp_path, experiment(show), metrics), no_measure) == []
+    assert draw(study(tmp_path, experiment(show), metrics)) == []

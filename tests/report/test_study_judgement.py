@@ -10,11 +10,13 @@ from support.study_folders import experiment, metrics, study
 
 from fedbench.report.entry import build_entry
 from fedbench.report.experiment import Experiment, Published
+from fedbench.report.measures import measured
 from fedbench.report.model import GridCell
 from fedbench.report.notes import Footnotes
 from fedbench.report.runs import Study
 from fedbench.report.spec import as_measure
-from fedbench.report.table import Values, build_grid
+from fedbench.report.table import build_grid
+from fedbench.report.value import numbers_of
 
 TWO = {"method": {"A": "algo=a", "B": "algo=b"}}
 BEST = as_measure("Best", "best_accuracy")
@@ -25,7 +27,7 @@ STAR, NUMBER = ("*", None, "star"), ("20", 20.0, "")
 
 def cells(one: Study, measures: list, published: list[Published]) -> list[GridCell]:
     grid = build_grid(
-        Values(one, measures),
+        measured(one, measures),
         ["method"],
         [],
         Footnotes(one),
@@ -96,7 +98,7 @@ def test_a_cell_that_is_not_what_its_label_says_has_no_verdict_and_says_why(tmp_
     one = study(tmp_path, made, lambda labels, seed: metrics(0.9), scale="decisive")
     notes = Footnotes(one)
     published = [printed(name, "Best", "90.00", 90.0, "") for name in "AB"]
-    grid = build_grid(Values(one, [BEST]), ["method"], [], notes, published, "")
+    grid = build_grid(measured(one, [BEST]), ["method"], [], notes, published, "")
     assert [row.cells[0].verdict for row in grid.rows] == ["unmeasured", "match"]
     told = [notes.footnotes()[mark] for mark in grid.rows[0].cells[0].marks]
     assert "Not what the label says, hence no verdict: run with model=lenet." in told
@@ -134,8 +136,7 @@ def test_a_significant_difference_the_other_way_round_is_a_miss(tmp_path, own, v
 
 def test_a_damaged_file_costs_its_seed_alone(tmp_path):
     one = study(tmp_path, experiment({}, TWO, seeds=[0, 1]), lambda labels, seed: metrics(0.6))
-    run = one.cells[0].runs[1]
-    (run.folder / "metrics.csv").write_text("round,test_acc")
+    (tmp_path / "0-1" / "metrics.csv").write_text("round,test_acc")
     found = cells(one, [ROUNDS], [])
     assert [cell.measured for cell in found] == ["1 (1 of 2 seeds)", "1"]
 
@@ -149,8 +150,9 @@ def test_all_seeds_stand_in_the_settings_and_a_figure_shows_no_mean_over_lucky_o
     target: dict = {"name": "rounds_to", "target": 0.5}
     seen: dict = {}
 
-    def draw(study, measure):
-        seen.update({cell.labels["method"]: measure(cell, ROUNDS) for cell in study.cells})
+    def draw(study):
+        for (method,), runs in study.cells.items():
+            seen[method] = numbers_of(study, runs, ROUNDS)
         return []
 
     monkeypatch.setattr("fedbench.report.entry.draw", draw)
@@ -169,6 +171,6 @@ def test_all_seeds_stand_in_the_settings_and_a_figure_shows_no_mean_over_lucky_o
         lambda labels, seed: "finished" if seed else "missing",
         facts=lambda labels, seed: {"partition_hash": "abc"},
     )
-    entry = build_entry(one, tmp_path)
+    entry = build_entry(one)
     assert [(setting.key, setting.values) for setting in entry.settings] == [("seed", "1, 2")]
-    assert seen == {"A": [2], "B": [None]}
+    assert seen == {"A": [2], "B": []}

@@ -17,9 +17,9 @@ from support import study_small
 
 from fedbench.report import calibrate
 from fedbench.report.calibrate import Estimate, Round, estimate_all
-from fedbench.report.experiment import Cell, load
+from fedbench.report.experiment import load
 from fedbench.report.ledger import Ledger, duration, size, status_of, study_of
-from fedbench.report.plan import Job, Plan, PlannedCell, compose_config
+from fedbench.report.plan import Job, Plan, compose_config
 from fedbench.report.work import work_of
 from fedbench.runs.folder import RunFolder
 
@@ -33,11 +33,8 @@ def job(name: str, seed: int = 0, problem: str = "") -> Job:
 
 
 def plan(*jobs: Job, experiment: str = "small/table1") -> Plan:
-    return Plan(
-        experiment,
-        "smoke",
-        [PlannedCell(Cell({"method": "FedAvg"}, (), tuple(range(len(jobs)))), list(jobs))],
-    )
+    made = Plan.of_jobs(load("small/table1"), "smoke", jobs)
+    return Plan(experiment, "smoke", made.runs.assign(method="FedAvg"))
 
 
 def summary(results: Path, name: str, content: dict) -> None:
@@ -84,8 +81,7 @@ STATES = {
 @pytest.mark.parametrize(("name", "status"), [*STATES.items(), ("nothing", "missing")])
 def test_a_run_is_what_its_folder_shows(results, name, status):
     found = status_of(job(name, 4), results)
-    assert (found.status, found.seed, found.id) == (status, 4, name)
-    assert found.done == (status in ("finished", "diverged"))
+    assert (found.status, found.folder) == (status, f"runs/x/{name}")
     told = {"failed": "RuntimeError: \N{REPLACEMENT CHARACTER} out of luck"}
     told["cut"] = "summary.json cannot be read (JSONDecodeError), so this run counts as missing"
     assert found.problem.splitlines()[-1:] == ([told[name]] if name in told else [])
@@ -161,11 +157,9 @@ def test_what_could_not_be_calibrated_is_a_question_mark(results):
 
 def test_a_study_has_the_runs_of_its_plan(results):
     study = study_of(plan(job("finished"), job("nothing", 1)), results)
-    assert [(run.seed, run.status) for run in study.cells[0].runs] == [
-        (0, "finished"),
-        (1, "missing"),
-    ]
-    assert len(study.cells[0].finished) == 1
+    runs = study.cell({"method": "FedAvg"})
+    assert runs[["seed", "status"]].to_numpy().tolist() == [[0, "finished"], [1, "missing"]]
+    assert list(study.done["folder"]) == ["runs/x/finished"]
 
 
 @pytest.fixture(autouse=True)

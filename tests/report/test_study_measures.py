@@ -12,19 +12,18 @@ import pytest
 from support.study_folders import experiment, metrics, study
 
 from fedbench.core.errors import BadInput
-from fedbench.report.measures import readings
+from fedbench.report.measures import measured, readings
 from fedbench.report.readers import Reading
-from fedbench.report.runs import StudyRun
+from fedbench.report.runs import RunFiles
 from fedbench.report.spec import as_measure
-from fedbench.report.table import Values
+from fedbench.report.value import value_of
 
 METHODS = {"method": {"A": "algo=a", "B": "algo=b"}}
 
 
 def read(folder, spec: Any, files, method: str = "A", axes=None, **more) -> list[Reading]:
     made = study(folder, experiment({}, axes or METHODS, seeds=[0]), files, **more)
-    (cell,) = made.select({"method": method})
-    return readings(made, cell, as_measure("M", spec))
+    return readings(made, made.select({"method": method}), as_measure("M", spec))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_a_target_may_depend_on_a_label(tmp_path):
         tmp_path, experiment({}, axes, seeds=[0]), lambda labels, seed: metrics(0.2, 0.5, 0.8)
     )
     measure = as_measure("M", {"name": "rounds_to", "target": {"alpha": {0.5: 0.5, "1.0": 0.8}}})
-    found = [readings(made, cell, measure)[0] for cell in made.select({"method": "A"})]
+    found = readings(made, made.select({"method": "A"}), measure)
     assert [reading.value for reading in found] == [2, 3, None]
     assert found[2].state == "no target"
 
@@ -104,14 +103,15 @@ def test_a_target_may_be_what_another_method_reached_with_the_same_seed(tmp_path
             "finished" if seed < 2 else "finished" if labels == {"method": "C"} else "missing"
         ),
     )
-    found = readings(made, made.cells[0], as_measure("M", spec))
+    runs = made.select({"method": "A"})
+    found = readings(made, runs, as_measure("M", spec))
     assert [(reading.value, reading.state) for reading in found] == [
         (2, "ok"),
         (2, "ok"),
         (None, "missing"),
     ]
     absent = {"name": "rounds_to", "target": {"best_of": {"method": "C"}}}
-    assert [one.state for one in readings(made, made.cells[0], as_measure("M", absent))] == [
+    assert [one.state for one in readings(made, runs, as_measure("M", absent))] == [
         "no target"
     ] * 2 + ["missing"]
 
@@ -214,7 +214,7 @@ def test_a_file_that_is_cut_off_is_no_shorter_file(tmp_path, length):
     text = metrics(0.5, 0.6)["metrics.csv"].to_csv(index=False)
     (tmp_path / "metrics.csv").write_text(text[:length])
     with pytest.raises(ValueError, match=r"metrics\.csv is cut off"):
-        StudyRun(0, tmp_path, "finished").metrics  # noqa: B018
+        RunFiles(tmp_path).metrics  # noqa: B018
 
 
 def test_a_speed_up_is_against_the_baseline_or_against_each_methods_own(tmp_path):
@@ -235,13 +235,13 @@ def test_a_speed_up_is_against_the_baseline_or_against_each_methods_own(tmp_path
         experiment({}, axes, seeds=[0]),
         lambda labels, seed: metrics(*curves[labels["method"]]),
     )
-    values = Values(made, [rounds, one, each])
-    texts = lambda measure: [values.of(cell, measure).text for cell in made.cells]  # noqa: E731
+    made = measured(made, [one, each, rounds])
+    texts = lambda measure: [value_of(made, runs, measure).text for runs in made.cells.values()]  # noqa: E731
     assert texts(rounds) == ["4", "2", "3", "1", "> 2"]
     assert texts(one) == ["1.0x", "2.0x", "1.3x", "4.0x", "< 2.0x"]
     assert texts(each) == ["1.0x", "2.0x", "1.0x", "3.0x", "-"]
-    assert values.of(made.cells[3], each).detail == "against B"
-    assert list(values.by_labels(one).values())[-1] == float("-inf")
+    assert value_of(made, made.cell({"method": "B+"}), each).detail == "against B"
+    assert value_of(made, made.cell({"method": "C"}), one).failed
 
 
 PREDICTIONS = {"labels": [0] * 10, "best": [0] * 10, "final": [1] * 10}
@@ -257,9 +257,9 @@ def test_mcnemar_counts_images_that_only_one_gets_right(tmp_path):
     measure = as_measure(
         "p", {"name": "mcnemar", "against": {"method": "A"}, "predictions": "best"}
     )
-    values = Values(made, [measure])
-    assert values.of(made.cells[0], measure).text == "-"  # against itself
-    found = values.of(made.cells[1], measure)
+    a, b = made.cells.values()
+    assert value_of(made, a, measure).text == "-"  # against itself
+    found = value_of(made, b, measure)
     assert found.number == pytest.approx(2 / 2**6)
     assert found.text == "0.031"
     assert (
@@ -267,7 +267,7 @@ def test_mcnemar_counts_images_that_only_one_gets_right(tmp_path):
         == "2 seeds; images that only this method, or only A, gets right: 0 against 6, 0 against 6"
     )
     final = as_measure("p", {"name": "mcnemar", "against": {"method": "A"}, "predictions": "final"})
-    assert Values(made, [final]).of(made.cells[1], final).number == 1.0
+    assert value_of(made, b, final).number == 1.0
 
 
 @pytest.mark.parametrize("what", ["labels", "fingerprint", "personal", "seed"])
@@ -283,13 +283,13 @@ def test_mcnemar_is_refused_on_different_images(tmp_path, what):
         lambda labels, seed: {"predictions.npz": other if changed(labels) else PREDICTIONS},
         lambda labels, seed: "diverged" if what == "seed" and changed(labels) else "finished",
         facts=lambda labels, seed: (
-            {"data": {"fingerprint": what if changed(labels) else "fingerprint of A"}}
+            {"data": {"source": "real", "fingerprint": what if changed(labels) else "of A"}}
             if what == "fingerprint"
             else {}
         ),
     )
     measure = as_measure("p", {"name": "mcnemar", "against": {"method": "A"}})
-    found = Values(made, [measure]).of(made.cells[1], measure)
+    found = value_of(made, made.cell({"method": "B"}), measure)
     assert (found.text, found.number) == ("-", None)
 
 

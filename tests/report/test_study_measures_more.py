@@ -12,10 +12,10 @@ import pytest
 from support.study_folders import experiment, metrics, study
 from test_study_measures import METHODS, read
 
-from fedbench.report.frame import run_frame
+from fedbench.report.measures import measured, readings_in
 from fedbench.report.readers import Reading
 from fedbench.report.spec import as_measure
-from fedbench.report.table import Values
+from fedbench.report.value import value_of
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_a_difference_is_taken_seed_by_seed(tmp_path):
         as_measure("Gain", spec),
         as_measure("Loss", {**spec, "reverse": True, "higher": True}),
     )
-    values = Values(made, [accuracy, gain, loss])
-    texts = [values.of(cell, gain).text for cell in made.cells]
+    made = measured(made, [accuracy, gain, loss])
+    texts = [value_of(made, runs, gain).text for runs in made.cells.values()]
     assert texts == ["35.00 ± 7.07 *(2 of 3 seeds)", "-"]  # B has none to itself
-    assert values.of(made.cells[0], loss).number == pytest.approx(-35)
+    assert value_of(made, made.cell({"method": "A"}), loss).number == pytest.approx(-35)
     assert (gain.higher_is_better, loss.higher_is_better) == (False, True)
 
 
@@ -127,7 +127,8 @@ def test_the_maximum_over_seeds_is_one_number(tmp_path):
         lambda labels, seed: "finished" if seed < 2 else "missing",
     )
     measure = as_measure("Best", {"name": "best_accuracy", "over_seeds": "maximum"})
-    found = Values(made, [measure]).of(made.cells[0], measure)
+    made = measured(made, [measure])
+    found = value_of(made, made.runs, measure)
     assert (found.text, found.number) == ("90.00 (2 of 3 seeds)", 90.0)
     assert found.detail == "seeds: 90.00, 80.00, -"
 
@@ -166,8 +167,8 @@ def test_the_round_from_which_one_stays_above_the_other(tmp_path, own, expected)
         lambda labels, seed: metrics(*curves[labels["method"]]),
     )
     measure = as_measure("From", {"name": "stays_above", "cell": {"method": "A"}})
-    values = Values(one, [measure])
-    assert values.of(one.cells[1], measure).readings == [expected]
+    runs = measured(one, [measure]).cell({"method": "B"})
+    assert readings_in(runs, "From") == [expected]
     assert not measure.higher_is_better
     assert measure.is_cost
 
@@ -209,12 +210,25 @@ def test_every_label_may_have_its_own_other_cell(tmp_path):
     spec = {"of": "Accuracy", "cell": {"method": {"A + X": "A", "B + X": "B"}}}
     gain = as_measure("Gain", {**spec, "name": "difference_to", "percent": True})
     ratio = as_measure("Ratio", {**spec, "name": "ratio_to"})
-    values = Values(made, [accuracy, gain, ratio])
-    found = [values.of(cell, gain).text for cell in made.cells]
+    made = measured(made, [accuracy, gain, ratio])
+    found = [value_of(made, runs, gain).text for runs in made.cells.values()]
     assert found == ["-", "10.00 ± 0.00", "-", "-10.00 ± 0.00"]
-    assert [values.of(cell, ratio).text for cell in made.cells] == ["-", "1.2x", "-", "0.75x"]
-    frame = run_frame(values)
-    assert frame["Ratio"].isna().tolist() == [True, True, False, False, True, True, False, False]
+    assert [value_of(made, runs, ratio).text for runs in made.cells.values()] == [
+        "-",
+        "1.2x",
+        "-",
+        "0.75x",
+    ]
+    assert made.runs["Ratio"].isna().tolist() == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_place_among_methods_is_counted_seed_by_seed(tmp_path):
@@ -231,13 +245,14 @@ def test_a_place_among_methods_is_counted_seed_by_seed(tmp_path):
     )
     accuracy = as_measure("Accuracy", "best_accuracy")
     place = as_measure("Place", {"name": "place", "of": "Accuracy"})
-    values = Values(made, [accuracy, place])
-    found = [[one.value for one in values.of(cell, place).readings] for cell in made.cells]
+    made = measured(made, [accuracy, place])
+    found = [[one.value for one in readings_in(runs, "Place")] for runs in made.cells.values()]
     assert found[:3] == [[3, 1, 2], [2, 3, None], [1, 1, 1]]  # a tie is ahead of neither
     assert not place.higher_is_better
     gone = lambda labels, seed: "missing" if (labels["method"], seed) == ("C", 0) else "finished"  # noqa: E731
     other = study(tmp_path / "gone", made.experiment, lambda *_: metrics(0.5), gone)
-    assert Values(other, [accuracy, place]).of(other.cells[0], place).readings == [
+    runs = measured(other, [accuracy, place]).cell({"method": "A"})
+    assert readings_in(runs, "Place") == [
         Reading(None, "missing"),
         Reading(1.0),
         Reading(1.0),

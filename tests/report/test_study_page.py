@@ -145,7 +145,7 @@ def test_every_text_of_an_entry_is_shown(tmp_path):
     ]
     runs = [
         text
-        for run in entry.runs
+        for run in entry.runs.itertuples()
         for text in (run.labels, run.id, run.partition_hash, run.commit[:10])
     ]
     cells = [cell for row in entry.grids[0].rows for cell in row.cells]
@@ -169,7 +169,7 @@ def test_every_text_of_an_entry_is_shown(tmp_path):
 def test_links_to_runs_are_relative_and_right(page, report, tmp_path):
     results = report.parents[1]
     links = [link for link in page.values("href") if link.startswith("../")]
-    wanted = [run.path for entry in made_up(tmp_path) for run in entry.runs if run.path]
+    wanted = [path for entry in made_up(tmp_path) for path in entry.runs["path"] if path]
     led_to = [os.path.normpath(report.parent / unquote(link)) for link in links]
     assert led_to == [os.path.normpath(results / path) for path in wanted]
     assert not [link for link in links if re.search(r"[#?:\"<> ]", link)]

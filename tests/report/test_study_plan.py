@@ -22,6 +22,13 @@ AXES = {
 }
 
 
+KEPT_PLAN = (
+    '{"experiment": "small/table1", "scale": "smoke", "stamp": "x", "folders": [], "remarks": [],'
+    ' "trials": false, "columns": %s, "runs": %s}'
+)
+COLUMNS = json.dumps(["method", "overrides", *plans.KEPT])
+
+
 def quiet(done: int, wanted: int) -> None:
     pass
 
@@ -131,13 +138,12 @@ def test_a_combination_of_labels_is_written_otherwise():
 def test_a_planned_folder_is_the_one_that_the_command_writes_and_two_experiments_share_it(small):
     table, figure = plan("small/table1", "small/figure1", scale="decisive")
     assert not Path("results/runs").exists()
-    job = table.cells[1].jobs[0]
+    job = table.jobs[1]
     outcome = small(*job.words, "hydra.mode=RUN")
     assert outcome.status == 0, outcome.err
     assert os.path.relpath(outcome.folder, "results") == job.folder
     by_labels = [
-        {(*planned.cell.key, job.seed): job.folder for planned in one.cells for job in planned.jobs}
-        for one in (table, figure)
+        one.runs.set_index(["method", "seed"])["folder"].to_dict() for one in (table, figure)
     ]
     assert len(by_labels[0]) == 2
     assert by_labels[0].items() <= by_labels[1].items()
@@ -203,15 +209,12 @@ def test_a_plan_is_kept_until_a_file_the_program_or_the_data_change(
     [
         *("", "{", "[]", "null", "3", '"cells"', "{}", "\x00"),
         '{"experiment": "small/table1", "scale": "smoke", "stamp": "x"}',
-        (
-            '{"experiment": "small/table1", "scale": "smoke", "stamp": "x", "cells": [{"labels": 1,'
-            ' "runs": []}]}'
-        ),
-        '{"experiment": "small/table1", "scale": "smoke", "stamp": "x", "cells": ["FedAvg"]}',
-        (
-            '{"experiment": "small/table1", "scale": "smoke", "stamp": "x", "cells": [{"labels":'
-            ' {}, "runs": [{}]}]}'
-        ),
+        KEPT_PLAN % ("[]", '[{"method": "FedAvg"}]'),
+        KEPT_PLAN % ('["method"]', '["FedAvg"]'),
+        KEPT_PLAN % (COLUMNS, '["FedAvg"]'),
+        KEPT_PLAN % (COLUMNS, '[{"method": "FedAvg", "seed": 0}]'),
+        KEPT_PLAN % (COLUMNS, "3"),
+        KEPT_PLAN % ("3", "[]"),
     ],
 )
 def test_a_damaged_plan_is_none(tmp_path, content):
@@ -329,10 +332,9 @@ def test_a_run_that_is_fedavgs_by_construction_says_so_in_its_cell(small, tmp_pa
         study_folders.experiment(show, {"method": {"A": "", "B": ""}}),
         lambda labels, seed: study_folders.metrics(0.5),
     )
-    for run in made.cells[0].runs:
-        run.instead = settled[0].instead
+    made.runs.loc[made.runs["method"] == "A", "instead"] = settled[0].instead
     notes = Footnotes(made)
-    first, second = (notes.marks(cell) for cell in made.cells)
+    first, second = (notes.marks(runs) for runs in made.cells.values())
     assert [notes.footnotes()[mark] for mark in first] == [
         f"By construction, {settled[0].instead}."
     ]

@@ -8,10 +8,11 @@ import pytest
 from support.study_folders import experiment, metrics, study
 
 from fedbench.report.experiment import Published
+from fedbench.report.measures import measured
 from fedbench.report.notes import Footnotes
 from fedbench.report.runs import Study
 from fedbench.report.spec import as_measure
-from fedbench.report.table import Values, build_grid
+from fedbench.report.table import build_grid
 
 TWO = {"method": {"A": "algo=a", "B": "algo=b"}}
 BEST = as_measure("Best", "best_accuracy")
@@ -31,7 +32,7 @@ def one_cell(
     made = experiment({}, {"method": {"A": ""}}, seeds=list(range(len(text))), **fields)
     one = study(folder, made, lambda labels, seed: metrics(*curves.get(seed, (0.1,))), states(text))
     notes = Footnotes(one)
-    grid = build_grid(Values(one, [measure]), ["method"], [], notes, list(published), "T")
+    grid = build_grid(measured(one, [measure]), ["method"], [], notes, list(published), "T")
     return grid.rows[0].cells[0], notes
 
 
@@ -138,7 +139,7 @@ def test_footnotes_say_what_a_reader_must_know(tmp_path):
         },
     )
     notes = Footnotes(one)
-    grid = build_grid(Values(one, [BEST]), ["method"], [], notes, [], "T")
+    grid = build_grid(measured(one, [BEST]), ["method"], [], notes, [], "T")
     told = [[notes.footnotes()[mark] for mark in row.cells[0].marks] for row in grid.rows]
     shared = [
         "Reduced scale (smoke): 2 rounds.",
@@ -183,16 +184,16 @@ def test_columns_are_named_for_programs_and_cells_that_do_not_exist_are_empty(tm
     one = study(
         tmp_path, made, lambda labels, seed: metrics(values[labels["method"] + labels["data"]])
     )
-    grid = build_grid(Values(one, [BEST]), ["method"], ["data"], Footnotes(one), [], "T")
+    grid = build_grid(measured(one, [BEST]), ["method"], ["data"], Footnotes(one), [], "T")
     assert (grid.columns, grid.column_names, grid.measure) == ([["X"], ["Y"]], ["data"], "Best")
     assert [[cell.measured for cell in row.cells] for row in grid.rows] == [
         ["50.00", "60.00"],
         ["70.00", ""],
     ]
-    both = build_grid(Values(one, [BEST, ROUNDS]), ["method"], ["data"], Footnotes(one), [], "T")
+    both = build_grid(measured(one, [BEST, ROUNDS]), ["method"], ["data"], Footnotes(one), [], "T")
     assert both.columns == [["X", "Best"], ["X", "Rounds"], ["Y", "Best"], ["Y", "Rounds"]]
     assert both.column_names == ["data", "measure"]
-    bare = build_grid(Values(one, [BEST]), ["method", "data"], [], Footnotes(one), [], "T")
+    bare = build_grid(measured(one, [BEST]), ["method", "data"], [], Footnotes(one), [], "T")
     assert (bare.columns, bare.column_names, len(bare.rows)) == ([["Best"]], ["measure"], 3)
 
 

@@ -8,8 +8,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import pandas as pd
 
 from fedbench.report.model import (
+    LINKS,
     Claim,
     Comparison,
     Entry,
@@ -18,7 +20,6 @@ from fedbench.report.model import (
     GridRow,
     Panel,
     Picture,
-    RunLink,
     Setting,
 )
 
@@ -132,7 +133,7 @@ def table(name: str, paper: str, number: str, title: str, measure: str = "Accura
             Setting("client.batch_size", "64", "paper", "section 6.1"),
             Setting("algo.mu", "0.2", "code", "released script uses 0.2"),
         ],
-        runs=[run(method, seed) for method in METHODS for seed in (0, 1, 2)],
+        runs=runs([run(method, seed) for method in METHODS for seed in (0, 1, 2)]),
     )
 
 
@@ -171,10 +172,16 @@ def cell(row: int, column: int) -> GridCell:
     )
 
 
-def run(method: str, seed: int) -> RunLink:
+def runs(rows: list[tuple]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [(*row, *[""] * (len(LINKS) - len(row))) for row in rows], columns=list(LINKS)
+    )
+
+
+def run(method: str, seed: int) -> tuple:
     path = f"runs/mnist-{method.lower().replace(' ', '_')}-dirichlet/{hash_of(method, seed)}"
     commit = "23f4677c0ffee23f4677c0ffee23f4677c0ffee0"
-    return RunLink(
+    return (
         f"MNIST, 0.5, {method}",
         seed,
         "finished",
@@ -243,10 +250,12 @@ def hostile(folder: Path) -> Entry:
         footnotes=dict.fromkeys(HOSTILE, bad),
         remarks=[bad],
         settings=[Setting(bad, bad, "choice", bad)],
-        runs=[
-            RunLink(bad, 0, "failed", IMAGE, f"runs/{IMAGE} 50%#?/1", SCRIPT, SCRIPT, bad),
-            RunLink(bad, 1, "refused", "", "", "", "", bad),
-            RunLink(bad, 2, "finished", "x", "javascript:alert(1)", "", ""),
-        ],
+        runs=runs(
+            [
+                (bad, 0, "failed", IMAGE, f"runs/{IMAGE} 50%#?/1", SCRIPT, SCRIPT, bad),
+                (bad, 1, "refused", "", "", "", "", bad),
+                (bad, 2, "finished", "x", "javascript:alert(1)"),
+            ]
+        ),
         problems=[problem],
     )

@@ -5,6 +5,7 @@ files.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pandas as pd
 from safetensors.numpy import save_file
 
 from fedbench.report.experiment import Experiment
-from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.runs import DONE, Study
 from fedbench.report.spec import read_section
 
+ROW = ("seed", "overrides", "folder", "status", "problem", "instead")
 Files = dict[str, Any]  # name -> a table; arrays by name for .npz and .safetensors
 
 
@@ -48,12 +50,12 @@ def study(
     """`files(labels, seed)`: the files of a run; `status`: how it ended; `facts`: more of its
     summary.
     """
-    cells = []
+    rows = []
     for number, cell in enumerate(made.cells(scale)):
-        runs = []
         for seed in cell.seeds:
-            place, ended = folder / f"{number}-{seed}", status(cell.labels, seed)
-            if ended in ("finished", "diverged"):
+            name, ended = f"{number}-{seed}", status(cell.labels, seed)
+            place = folder / name
+            if ended in DONE:
                 place.mkdir(parents=True)
                 written = files(cell.labels, seed)
                 known = {
@@ -67,12 +69,13 @@ def study(
                 }
                 known["data"] |= data or {}
                 (place / "summary.json").write_text(json.dumps(known | facts(cell.labels, seed)))
-                for name, content in written.items():
-                    _write(place / name, content)
+                for file, content in written.items():
+                    _write(place / file, content)
             problem = "client.lr=0: above 0 is allowed" if ended in ("failed", "refused") else ""
-            runs.append(StudyRun(seed, None if ended == "refused" else place, ended, problem))
-        cells.append(StudyCell(cell, runs))
-    return Study(made, scale, cells)
+            row = {"seed": seed, "folder": "" if ended == "refused" else name, "status": ended}
+            row |= {"overrides": shlex.join(cell.overrides), "problem": problem, "instead": ""}
+            rows.append({**cell.labels, **row})
+    return Study(made, scale, pd.DataFrame(rows, columns=[*made.axes, *ROW]), folder)
 
 
 def _results(metrics: pd.DataFrame | None, ended: str) -> dict[str, Any]:
@@ -113,7 +116,3 @@ def metrics(
         "seconds": [2.0 * number for number in rounds],
     }
     return {"metrics.csv": pd.DataFrame({**table, **costs, **columns})}
-
-
-def no_measure(cell: StudyCell, spec: object) -> list[float | None]:
-    raise AssertionError("this form has no measures")

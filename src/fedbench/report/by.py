@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,14 +22,12 @@ from fedbench.core.errors import BadInput, nearest
 from fedbench.report.claims import signed, title
 from fedbench.report.effects import Effect, Judgement, Range, Score, effect_of, judge_panels
 from fedbench.report.entry import build_entry
-from fedbench.report.experiment import OWN, Cell, Experiment
-from fedbench.report.frame import run_frame
+from fedbench.report.experiment import OWN, Experiment
 from fedbench.report.model import Entry, Grid, GridCell, GridRow
 from fedbench.report.page import write_page
 from fedbench.report.render import write_tables
-from fedbench.report.runs import DIVERGED, FINISHED, Study, StudyCell, StudyRun
+from fedbench.report.runs import DIVERGED, DONE, FACTS, Study
 from fedbench.report.spec import Bars, Curves, Several, as_measure
-from fedbench.report.table import Values
 from fedbench.runs.folder import SUMMARY
 from fedbench.runs.sweeps import OUTCOME, Outcome
 from fedbench.runs.table import load_runs, settings
@@ -39,11 +39,10 @@ ALL_PAIRS = 6  # values of the first setting up to which each is compared with e
 def render_by(results: Path, keys: Sequence[str]) -> tuple[Entry, Path]:
     """Write the tables, the figures and a page of their own. Returns the entry and the page."""
     study = study_by(results, keys)
-    entry = build_entry(study, results)
+    entry = build_entry(study)
     entry.command = f"fedbench-tables render {results} --by {','.join(keys)}"
-    entry.remarks += found_under_fedavg(study, results)
-    frame = run_frame(Values(study, list(study.experiment.show.measures.values())))
-    entry.grids += [differences(frame, list(keys), measure) for measure in MEASURES]
+    entry.remarks += found_under_fedavg(study)
+    entry.grids += [differences(entry.table, list(keys), measure) for measure in MEASURES]
     name = study.experiment.name
     write_tables(entry, results / "tables" / name)
     page = results / "report" / f"{name}.html"
@@ -54,46 +53,43 @@ def render_by(results: Path, keys: Sequence[str]) -> tuple[Entry, Path]:
 def study_by(results: Path, keys: Sequence[str]) -> Study:
     """The finished runs of a folder as a study whose axes are settings."""
     table = load_runs(results)
-    table = table[table["status"].isin([FINISHED, DIVERGED])]
+    table = table[table["status"].isin(DONE)].reset_index(drop=True)
     if table.empty:
         raise BadInput(f"results={results}: there is no finished run")
     known = [key for key in settings(Path(table["folder"].iloc[0])) if key != "seed"]
     for key in keys:
-        if (key not in known and key not in table) or key == "seed":
+        if (key not in known and key not in table) or key in FACTS:
             raise BadInput(f"--by={key}: {nearest(key, known)}")
     labels = table[list(keys)].map(_label)
     axes = {key: dict.fromkeys(sorted(set(labels[key]), key=_order), "") for key in keys}
-    found: dict[tuple[str, ...], dict[int, StudyRun]] = {}
-    for combination, (_, row) in zip(labels.itertuples(index=False), table.iterrows(), strict=True):
-        runs = found.setdefault(tuple(combination), {})
-        seed, folder = int(row["seed"]), Path(row["folder"])
-        if seed in runs:
-            raise BadInput(_ambiguous(keys, Path(str(runs[seed].folder)), folder))
-        runs[seed] = StudyRun(seed, folder, row["status"])
-    cells = []
-    for combination in itertools.product(*axes.values()):
-        if combination in found:
-            named = dict(zip(keys, combination, strict=True))
-            words = tuple(f"{key}={label}" for key, label in named.items())
-            ordered = [run for _, run in sorted(found[combination].items())]
-            seeds = tuple(run.seed for run in ordered)
-            cells.append(StudyCell(Cell(named, words, seeds), ordered))
-    return Study(_experiment(list(keys), axes), "paper", cells)
+    runs = labels.assign(
+        seed=table["seed"].astype(int),
+        overrides=[shlex.join(f"{key}={row[key]}" for key in keys) for _, row in labels.iterrows()],
+        folder=[os.path.relpath(folder, results) for folder in table["folder"]],
+        status=table["status"],
+        problem="",
+        instead="",
+    )
+    for _, same in runs.groupby([*keys, "seed"]):
+        if len(same) > 1:
+            one, two = (results / folder for folder in same["folder"][:2])
+            raise BadInput(_ambiguous(keys, one, two))
+    for key in keys:  # in the order of the axes
+        runs[key] = pd.Categorical(runs[key], list(axes[key]))
+    runs = runs.sort_values([*keys, "seed"]).astype(dict.fromkeys(keys, str))
+    experiment = _experiment(list(keys), axes)
+    return Study(experiment, "paper", runs.reset_index(drop=True), results)
 
 
-def found_under_fedavg(study: Study, results: Path) -> list[str]:
+def found_under_fedavg(study: Study) -> list[str]:
     """A sentence on each algorithm that sweeps asked for and that was FedAvg with its settings.
 
     Such is FedBN on a network without batch norm: its runs are FedAvg's, and have its name.
     """
-    algorithms = {
-        run.folder.name: settings(run.folder).get("algo")
-        for cell in study.cells
-        for run in cell.runs
-        if run.folder is not None
-    }
+    folders = [study.results / folder for folder in study.runs["folder"]]
+    algorithms = {folder.name: settings(folder).get("algo") for folder in folders}
     asked: dict[str, set[str]] = {}  # by algorithm, the ids of its runs
-    for file in sorted(results.glob(f"sweeps/*/*/{OUTCOME}")):
+    for file in sorted(study.results.glob(f"sweeps/*/*/{OUTCOME}")):
         with suppress(OSError, ValueError, TypeError):  # it cannot be read
             outcome = Outcome(**json.loads(file.read_text()))
             number = Path(outcome.run).name

@@ -32,13 +32,13 @@ from fedbench.report.effects import (
     probability_of_improvement,
 )
 from fedbench.report.experiment import Experiment, Published
-from fedbench.report.frame import run_frame, tried
+from fedbench.report.measures import column
 from fedbench.report.model import IN_PART, Claim, Comparison, Entry, Panel
-from fedbench.report.runs import DIVERGED, REFUSED
+from fedbench.report.runs import DIVERGED, FINISHED, REFUSED, Study, groups
 from fedbench.report.significance import holm
 from fedbench.report.spec import PAPER, SMOKE, Measure, Statement
 from fedbench.report.statistics import plain
-from fedbench.report.table import Values
+from fedbench.report.value import value_of
 
 NOT_TESTABLE = "not testable"
 LEAST_MARGIN = 1.0  # points, of an equivalence claim that states none
@@ -60,16 +60,15 @@ class PairedRuns:
     spread: float = 0.0  # the larger published standard deviation of the two
 
 
-def judge_claims(values: Values, published: Sequence[Published]) -> list[Claim]:
-    """All claims of the file; at smoke scale without any outcome."""
-    frame, experiment = run_frame(values), values.study.experiment
+def judge_claims(study: Study, published: Sequence[Published]) -> list[Claim]:
+    """All claims of the file; at smoke scale without any outcome. `study` has the measures."""
     claims = []
-    for spec in experiment.claims:
-        label = spec.measure or next(iter(values.measures), "")
-        claim = _judge(spec, values.measures.get(label), values, frame, published)
+    for spec in study.experiment.claims:
+        label = spec.measure or next(iter(study.measures), "")
+        claim = _judge(spec, study.measures.get(label), study, published)
         claim.main = spec.main
-        claim.reading = _is_reading(spec, experiment)
-        if values.study.scale == SMOKE:
+        claim.reading = _is_reading(spec, study.experiment)
+        if study.scale == SMOKE:
             claim = Claim(claim.text, "", main=claim.main, reading=claim.reading, key=claim.key)
         claims.append(claim)
     return claims
@@ -84,11 +83,7 @@ def _is_reading(spec: Statement, experiment: Experiment) -> bool:
 
 
 def _judge(
-    spec: Statement,
-    measure: Measure | None,
-    values: Values,
-    frame: pd.DataFrame,
-    published: Sequence[Published],
+    spec: Statement, measure: Measure | None, study: Study, published: Sequence[Published]
 ) -> Claim:
     text = spec.text
     kinds = (spec.better, spec.equal, spec.above, spec.below, spec.between)
@@ -98,8 +93,8 @@ def _judge(
     if measure is None:
         return Claim(text, NOT_TESTABLE, "its measure is not taken here", key=frozenset([text]))
     if measure.name == "mcnemar":
-        return _all_significant(spec, measure, values, frame)
-    pairs = list(_paired_runs(spec, measure, values, frame, published))
+        return _all_significant(spec, measure, study)
+    pairs = list(_paired_runs(spec, measure, study, published))
     claimed = [_range(spec, measure, pair) for pair in pairs]
     if None in claimed:
         why = f"it states no margin, and {measure.label} has no usual one"
@@ -107,7 +102,7 @@ def _judge(
     claim = _over_pairs(text, pairs, [one for one in claimed if one is not None], measure)
     if claim.outcome != NOT_TESTABLE:
         tested = {_name(pair) for pair in pairs if not pair.untestable}
-        claim.untested = _untested(spec, measure, values.study.experiment, tested)
+        claim.untested = _untested(spec, measure, study.experiment, tested)
     return _in_part(claim)
 
 
@@ -167,15 +162,10 @@ def _range(spec: Statement, measure: Measure, pair: PairedRuns) -> Range | None:
 
 
 def _paired_runs(
-    spec: Statement,
-    measure: Measure,
-    values: Values,
-    frame: pd.DataFrame,
-    published: Sequence[Published],
+    spec: Statement, measure: Measure, study: Study, published: Sequence[Published]
 ) -> Iterable[PairedRuns]:
     """Every comparison of the claim in every panel that has both sides."""
-    axes = list(values.study.experiment.axes)
-    within = _spoken_of(spec, values.study.experiment, frame)
+    within = _spoken_of(spec, study.experiment, study.runs)
     printed = {
         (frozenset(one.labels.items()), one.measure): one.value
         for one in published
@@ -183,10 +173,10 @@ def _paired_runs(
     }
     spreads = {(frozenset(one.labels.items()), one.measure): one.std for one in published}
     if _is_within(spec):
-        yield from _within_a_run(spec, measure, values, within, axes, printed)
+        yield from _within_a_run(spec, measure, study, within, printed)
         return
     sign = 1.0 if measure.higher_is_better or spec.equal is not None else -1.0
-    for labels, one, two, *both in _sided(spec, axes, within):
+    for labels, one, two, *both in _sided(spec, study.axes, within):
         own, other = _same_seeds(*both)
         sides = [frozenset({**labels, spec.axis: name}.items()) for name in (one, two)]
         keys = [(side, measure.label) for side in sides]
@@ -244,9 +234,8 @@ def _limit(spec: Statement) -> str:
 def _within_a_run(
     spec: Statement,
     measure: Measure,
-    values: Values,
+    study: Study,
     within: pd.DataFrame,
-    axes: list[str],
     printed: Mapping[Any, float | None],
 ) -> Iterable[PairedRuns]:
     """One measure of a run against another of the same run, or against a number.
@@ -255,12 +244,12 @@ def _within_a_run(
     """
     sign = 1.0 if spec.below is None else -1.0
     limit, other = spec.below or 0.0, _limit(spec)
-    for labels, panel in _panels(within, axes):
+    for labels, panel in _panels(within, study.axes):
         key = frozenset(labels.items())
         numbers = [printed.get((key, measure.label))]
         scores = [_scores(panel, measure, sign)]
         if spec.above is not None:
-            second = values.measures[other]
+            second = study.measures[other]
             scores.append(_scores(panel, second, sign))
             numbers.append(printed.get((key, other)))
         else:
@@ -278,14 +267,10 @@ def _within_a_run(
         )
 
 
-def _panels(frame: pd.DataFrame, axes: list[str]) -> Iterable[tuple[dict[str, str], pd.DataFrame]]:
+def _panels(runs: pd.DataFrame, axes: list[str]) -> Iterable[tuple[dict[str, str], pd.DataFrame]]:
     """The runs of each combination of labels, in the order of the file."""
-    if not axes:
-        if not frame.empty:
-            yield {}, frame
-        return
-    for key, panel in frame.groupby(axes, sort=False):
-        yield dict(zip(axes, key, strict=True)), panel
+    for labels, panel in groups(runs, axes):
+        yield dict(zip(axes, labels, strict=True)), panel
 
 
 def _same_seeds(own: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -300,18 +285,15 @@ def _scores(runs: pd.DataFrame, measure: Measure, sign: float) -> list[Score]:
 
     With a sign of 1, rounds are taken as they are, and what was not reached takes more of them.
     """
+    columns = ["status", *(column(measure.label, part) for part in ("value", "state", "limit"))]
     found = []
-    for _, run in runs.iterrows():
-        value = run[measure.label]
-        if run["status"] == DIVERGED:
+    for status, value, state, limit in runs[columns].itertuples(index=False, name=None):
+        if status == DIVERGED:
             found.append(Score(-math.inf))
-        elif pd.isna(value):
-            found.append(Score(None))
-        elif math.isinf(value):
-            limit = run[tried(measure.label)]
-            found.append(Score(sign * float(limit), at_best=sign < 0, at_least=sign > 0))
+        elif state == "unreached" and measure.is_cost:
+            found.append(Score(sign * limit, at_best=sign < 0, at_least=sign > 0))
         else:
-            found.append(Score(sign * float(value)))
+            found.append(Score(None if math.isnan(value) else sign * value))
     return found
 
 
@@ -329,8 +311,8 @@ def _untestable(runs: pd.DataFrame) -> str:
 
 
 def _names(runs: pd.DataFrame) -> str:
-    """Which runs: by their folders; those that cannot be run have none, but labels and a seed."""
-    labels = runs.loc[:, :"status"].astype(str).agg(" ".join, axis=1)
+    """Which runs: by their folders; those that cannot be run have none, but a seed and labels."""
+    labels = runs.loc[:, :"overrides"].astype(str).agg(" ".join, axis=1)
     return ",".join(sorted(runs["folder"].where(runs["folder"] != "", labels)))
 
 
@@ -471,32 +453,30 @@ def signed(value: float) -> str:
     return text if text[0] in "+-" else f"+{text}"
 
 
-def _all_significant(
-    spec: Statement, measure: Measure, values: Values, frame: pd.DataFrame
-) -> Claim:
+def _all_significant(spec: Statement, measure: Measure, study: Study) -> Claim:
     """Whether every p is below the claim's limit: a count, as a p has no interval.
 
     A larger p found no difference, which contradicts nothing; the other side far ahead does.
     """
     text, limit = spec.text, spec.below or 0.0
-    cells = [cell for cell in values.study.cells if cell.cell.matches(spec.where)]
+    cells = groups(study.select(spec.where), study.axes)
     found: dict[str, float] = {}
     behind: list[float] = []
     reasons = []
     few = 0
-    wanted = [cell for cell in values.study.experiment.cells(PAPER) if cell.matches(spec.where)]
+    wanted = [cell for cell in study.experiment.cells(PAPER) if cell.matches(spec.where)]
     left = len(wanted) - len(cells)
-    for cell in cells:
-        own = frame[(frame[list(cell.labels)] == pd.Series(cell.labels)).all(axis=1)]
-        value = values.of(cell, measure)
-        left += bool(_untestable(own)) or not cell.finished
-        if reason := _untestable(own):
+    for _, runs in cells:
+        finished = int((runs["status"] == FINISHED).sum())
+        value = value_of(study, runs, measure)
+        left += bool(_untestable(runs)) or not finished
+        if reason := _untestable(runs):
             reasons.append(reason)
         elif value.number is not None:
-            found[title(cell.labels)] = math.inf if value.behind else value.number
+            found[title(study.labels(runs))] = math.inf if value.behind else value.number
             behind.append(value.number if value.behind else 1.0)
-            few += len(cell.finished) < 3
-    key = frozenset([f"{measure.unlabelled} {_names(frame)}"])
+            few += finished < 3
+    key = frozenset([f"{measure.unlabelled} {_names(study.runs)}"])
     if not found:
         why = "; ".join(dict.fromkeys(reasons))
         return Claim(text, NOT_TESTABLE if why else UNDECIDED, why or "not run yet", key=key)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from fedbench.report.measures import is_reference
+import pandas as pd
+
 from fedbench.report.model import Grid, GridCell, GridRow
 from fedbench.report.notes import Footnotes
 from fedbench.report.readers import UNREADABLE, Reading, cost_series
-from fedbench.report.runs import Study, StudyCell, StudyRun
-from fedbench.report.significance import Paired, holm, paired
-from fedbench.report.spec import METHOD, Measure, Metric
+from fedbench.report.runs import DONE, FINISHED, Study, groups
+from fedbench.report.significance import McNemarSeeds, Paired, holm, paired
+from fedbench.report.spec import COSTS, METHOD, Measure, Metric
 from fedbench.report.statistics import accuracy_at, equal_budget, plain
-from fedbench.report.table import Values, combinations, mcnemar_between
-from fedbench.report.value import plain_value, seeds_text
+from fedbench.report.value import mcnemar_between, plain_value, seeds_text
 
-COSTS = {"bytes": "megabytes sent and received", "gradients": "gradients of single examples"}
+AT_EQUAL = ("bytes", "gradients")  # the costs at which methods are compared
+Cells = Mapping[tuple[str, ...], GridCell]  # by the labels of a cell
 
 
-def columns_of(study: Study) -> dict[tuple[tuple[str, str], ...], list[StudyCell]]:
-    """The cells that differ in the method alone, by their other labels."""
-    columns: dict[tuple[tuple[str, str], ...], list[StudyCell]] = {}
-    for cell in study.cells:
-        others = tuple((axis, label) for axis, label in cell.labels.items() if axis != METHOD)
-        columns.setdefault(others, []).append(cell)
-    return columns
+def panels(study: Study) -> list[tuple[str, pd.DataFrame]]:
+    """The federated methods under the same other labels, with these labels in one name."""
+    others = [axis for axis in study.axes if axis != METHOD]
+    return [(", ".join(key), runs) for key, runs in groups(study.runs, others)]
 
 
 def accuracy_columns(measures: list[Measure]) -> list[str]:
@@ -40,61 +38,70 @@ def equal_cost(study: Study, accuracy: str, kind: str, notes: Footnotes) -> Grid
     """The best accuracy, a column of metrics.csv, for what the cheapest run of a table's column has
     spent in all.
     """
-    columns = columns_of(study)
-    budgets, cells = {}, {}
-    for others, column in columns.items():
-        methods = [cell for cell in column if not is_reference(cell)]
-        spent = [_spent(run, kind) for cell in methods for run in cell.finished]
-        budgets[others] = equal_budget([costs for costs in spent if costs is not None])
-        for cell in methods:
-            cells[cell.cell.key] = _at_budget(cell, accuracy, kind, budgets[others])
+    cells: dict[tuple[str, ...], GridCell] = {}
+    budgets: dict[str, float | None] = {}
+    for name, panel in panels(study):
+        methods = panel[~panel["reference"]]
+        finished = methods.loc[methods["status"] == FINISHED, "folder"]
+        spent = [_spent(study, folder, kind) for folder in finished]
+        budgets[name] = equal_budget([costs for costs in spent if costs is not None])
+        for labels, runs in groups(methods, study.axes):
+            cells[labels] = _at_budget(study, runs, accuracy, kind, budgets[name])
     if not any(budgets.values()):
         return None
+    title = f"At equal {kind}"
+    if accuracy != "test_accuracy":
+        title += f": {accuracy.replace('_', ' ')}"
+    grid = _grid(study, title, cells, notes)
     told = "; ".join(
-        f"{column_title(others)}{plain(budget)}" for others, budget in budgets.items() if budget
+        f"{name}: {plain(budget)}" if name else plain(budget)
+        for name, budget in budgets.items()
+        if budget
     )
-    title = f"At equal {kind}" + (
-        "" if accuracy == "test_accuracy" else f": {accuracy.replace('_', ' ')}"
-    )
-    grid = _grid(study, title, lambda cell: cells.get(cell.cell.key), notes)
     grid.caption = (
-        f"Best {accuracy} (%) for at most as many {COSTS[kind]} as the cheapest method spent:"
-        f" {told}."
+        f"Best {accuracy} (%) for at most as many {COSTS[kind].in_full} as the cheapest method"
+        f" spent: {told}."
     )
     return grid
 
 
-def _spent(run: StudyRun, kind: str) -> list[float] | None:
+def _spent(study: Study, folder: str, kind: str) -> list[float] | None:
     try:
-        return list(cost_series(run, kind))
+        return list(cost_series(study.files(folder).metrics, kind))
     except UNREADABLE:
         return None
 
 
-def _at_budget(cell: StudyCell, accuracy: str, kind: str, budget: float | None) -> GridCell:
-    found = []
-    for run in cell.runs:
-        if not run.finished:
-            found.append(Reading(None, "diverged" if run.done else "missing"))
-            continue
-        costs = _spent(run, kind)
-        if costs is None or accuracy not in run.metrics:
-            found.append(Reading(None, "damaged" if costs is None else "missing"))
-            continue
-        best = accuracy_at(costs, list(run.metrics[accuracy]), budget or 0.0)
-        found.append(
-            Reading(
-                None if best is None else 100 * best, "unreached" if best is None else "ok", budget
-            )
-        )
+def _at_budget(
+    study: Study, runs: pd.DataFrame, accuracy: str, kind: str, budget: float | None
+) -> GridCell:
+    found = [
+        _reading_at_budget(study, folder, accuracy, kind, budget)
+        if status == FINISHED
+        else Reading(None, "diverged" if status in DONE else "missing")
+        for folder, status in zip(runs["folder"], runs["status"], strict=True)
+    ]
     value = plain_value(found, 2)
     too_dear = value.number is None and any(reading.state == "unreached" for reading in found)
     detail = "its first evaluation had cost more than that" if too_dear else value.detail
     return GridCell("over budget" if too_dear else value.text, value=value.number, detail=detail)
 
 
+def _reading_at_budget(
+    study: Study, folder: str, accuracy: str, kind: str, budget: float | None
+) -> Reading:
+    costs = _spent(study, folder, kind)
+    if costs is None:
+        return Reading(None, "damaged")
+    metrics = study.files(folder).metrics
+    if accuracy not in metrics:
+        return Reading(None, "missing")
+    best = accuracy_at(costs, list(metrics[accuracy]), budget or 0.0)
+    return Reading(None, "unreached", budget) if best is None else Reading(100 * best)
+
+
 def significance(
-    values: Values, measure: Measure, notes: Footnotes, on_images: bool = True
+    study: Study, measure: Measure, notes: Footnotes, on_images: bool = True
 ) -> list[Grid]:
     """Every method against each proposed one: McNemar on the test images, and a paired test over
     seeds.
@@ -103,52 +110,45 @@ def significance(
     there is no McNemar. Further readings of a proposed method are compared with it, not all others
     with them.
     """
-    study = values.study
-    known = study.experiment.labels(METHOD, study.scale) if METHOD in study.experiment.axes else []
-    proposed = [
-        name
-        for name in study.experiment.proposed
-        if name in known and name not in study.experiment.readings
+    experiment = study.experiment
+    known = experiment.labels(METHOD, study.scale) if METHOD in study.axes else []
+    grids = [
+        _against(study, measure, notes, name, on_images)
+        for name in experiment.proposed
+        if name in known and name not in experiment.readings
     ]
-    return [
-        grid
-        for name in proposed
-        if (grid := _against(values, measure, notes, name, on_images)) is not None
-    ]
+    return [grid for grid in grids if grid is not None]
 
 
 def _against(
-    values: Values, measure: Measure, notes: Footnotes, name: str, on_images: bool
+    study: Study, measure: Measure, notes: Footnotes, name: str, on_images: bool
 ) -> Grid | None:
-    study, cells, silent = values.study, {}, []
+    cells: dict[tuple[str, ...], GridCell] = {}
+    silent = []
     which = "final" if measure.name == "final_accuracy" else "best"
-    for labels, column in columns_of(study).items():
-        own = next((cell for cell in column if cell.labels[METHOD] == name), None)
-        others = [
-            cell
-            for cell in column
-            if own is not None and cell is not own and not is_reference(cell)
+    for title, panel in panels(study):
+        if panel["reference"].all():
+            continue
+        own = panel[panel[METHOD] == name]
+        if FINISHED not in set(own["status"]):
+            silent.append(title or "the table")
+            continue
+        others = groups(panel[~panel["reference"] & (panel[METHOD] != name)], study.axes)
+        tests = [
+            mcnemar_between(study, own, runs, which) if on_images else None for _, runs in others
         ]
-        if all(is_reference(cell) for cell in column):
-            continue
-        if own is None or not own.finished:
-            silent.append(column_title(labels).removesuffix(": ") or "the table")
-            continue
-        tests = [mcnemar_between(own, cell, which) if on_images else None for cell in others]
-        pairs = [_over_seeds(values, measure, own, cell) for cell in others]
+        pairs = [_over_seeds(own, runs, measure) for _, runs in others]
         images_p = _corrected([test.p if test is not None else None for test in tests])
         seeds_p = _corrected([pair.t_p if pair is not None else None for pair in pairs])
-        for place, cell in enumerate(others):
+        for place, (labels, runs) in enumerate(others):
             words = _words(
-                len(cell.runs), (tests[place], images_p[place]), (pairs[place], seeds_p[place])
+                len(runs), (tests[place], images_p[place]), (pairs[place], seeds_p[place])
             )
             if words is not None:
-                cells[cell.cell.key] = words
+                cells[labels] = words
     if not cells:
         return None
-    grid = _grid(
-        study, f"Significance against {name}", lambda cell: cells.get(cell.cell.key), notes
-    )
+    grid = _grid(study, f"Significance against {name}", cells, notes)
     images = (
         "; then the p of McNemar's test on the same test images (exact below 25 discordant pairs,"
         " the largest over seeds)"
@@ -164,26 +164,22 @@ def _against(
     return grid
 
 
-def _corrected(p_values: list[float | None]) -> list[float | None]:
+def _corrected(p_values: Sequence[float | None]) -> list[float | None]:
     """By Holm, over those that there are."""
     corrected = iter(holm([p for p in p_values if p is not None]))
     return [None if p is None else next(corrected) for p in p_values]
 
 
-def _over_seeds(values: Values, measure: Measure, own: StudyCell, cell: StudyCell) -> Paired | None:
-    ours, theirs = (
-        {
-            run.seed: reading.value
-            for run, reading in zip(one.runs, values.of(one, measure).readings, strict=True)
-        }
-        for one in (own, cell)
-    )
-    seeds = [seed for seed in ours if seed in theirs]
-    return paired([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+def _over_seeds(own: pd.DataFrame, other: pd.DataFrame, measure: Measure) -> Paired | None:
+    both = own.merge(other, on="seed", suffixes=("", " (other)"))
+    sides = (both[label] for label in (measure.label, f"{measure.label} (other)"))
+    return paired(*(list(side.astype(object).where(side.notna(), None)) for side in sides))
 
 
 def _words(
-    wanted: int, images: tuple[Any, float | None], seeds: tuple[Paired | None, float | None]
+    wanted: int,
+    images: tuple[McNemarSeeds | None, float | None],
+    seeds: tuple[Paired | None, float | None],
 ) -> GridCell | None:
     """The test over seeds stands first; McNemar's is about these very models."""
     (test, images_p), (over, seeds_p) = images, seeds
@@ -207,40 +203,31 @@ def _words(
     )
 
 
-def _grid(study: Study, title: str, cell_of: Any, notes: Footnotes) -> Grid:
+def _grid(study: Study, title: str, cells: Cells, notes: Footnotes) -> Grid:
     """Methods down, all other axes across; a column without any entry is left out."""
-    axes = [axis for axis in study.experiment.axes if axis != METHOD]
+    others = [axis for axis in study.axes if axis != METHOD]
     shown = [
-        cell for cell in study.cells if (found := cell_of(cell)) is not None and found.measured
+        dict(zip(study.axes, key, strict=True)) for key, cell in cells.items() if cell.measured
     ]
-    heads = [
-        head
-        for head in combinations(study, axes)
-        if any(tuple(cell.labels[axis] for axis in axes) == head for cell in shown)
-    ]
+    some = {tuple(labels[axis] for axis in others) for labels in shown}
+    heads = [head for head in study.combinations(others) if head in some]
     rows = []
-    for (method,) in combinations(study, [METHOD]):
+    for (method,) in study.combinations([METHOD]):
         line = []
         for head in heads:
-            cell = study.find({**dict(zip(axes, head, strict=True)), METHOD: method})
-            found = cell_of(cell) if cell is not None else None
-            if found is not None and cell is not None:
-                found.marks = notes.marks(cell)
-            line.append(found or GridCell(""))
+            labels = {**dict(zip(others, head, strict=True)), METHOD: method}
+            key = tuple(labels[axis] for axis in study.axes)
+            found = cells.get(key, GridCell(""))
+            if key in cells:
+                found.marks = notes.marks(study.cells[key])
+            line.append(found)
         if any(one.measured for one in line):
             rows.append(GridRow([method], line))
-    names = axes or ["measure"]
     return Grid(
         title,
         [METHOD],
         [list(head) or [title] for head in heads],
         rows,
-        column_names=names,
+        column_names=others or ["measure"],
         measure=title,
-    )
-
-
-def column_title(others: tuple[tuple[str, str], ...]) -> str:
-    return "".join(f"{label}, " for _, label in others).removesuffix(", ") + (
-        ": " if others else ""
     )

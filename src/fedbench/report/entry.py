@@ -4,19 +4,20 @@ links.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from fedbench.report.claims import NOT_TESTABLE, judge_claims
-from fedbench.report.comparison import COSTS, accuracy_columns, equal_cost, significance
+from fedbench.report.comparison import AT_EQUAL, accuracy_columns, equal_cost, significance
 from fedbench.report.datasets import datasets_grid
+from fedbench.report.experiment import Published
 from fedbench.report.figures import describe, draw, save
-from fedbench.report.measures import DERIVED, readings
-from fedbench.report.model import Claim, Entry, Grid, Picture, RunLink, Setting
+from fedbench.report.measures import measured
+from fedbench.report.model import LINKS, Claim, Entry, Grid, Picture, Setting
 from fedbench.report.notes import Footnotes
 from fedbench.report.readers import UNREADABLE
-from fedbench.report.runs import FAILED, REFUSED, Study, StudyCell, StudyRun
+from fedbench.report.runs import DONE, FAILED, FINISHED, REFUSED, Study
 from fedbench.report.spec import (
     METHOD,
     SMOKE,
@@ -26,20 +27,18 @@ from fedbench.report.spec import (
     Several,
     as_measure,
 )
-from fedbench.report.table import Values, build_grid, combinations
-from fedbench.report.value import cost_value
+from fedbench.report.table import build_grid
 from fedbench.report.wording import caption
 
 TABLES = ("table", "datasets")
 MEASURED = ("table", "points", "bars")  # forms that show measures
 
 
-def build_entry(study: Study, results: Path) -> Entry:
+def build_entry(study: Study) -> Entry:
     """Everything but the files of tables; pictures are drawn and saved below <results>/figures."""
+    study = with_measures(study)
     experiment, scale = study.experiment, study.scale
-    runs = [run for cell in study.cells for run in cell.runs]
     notes, published = Footnotes(study), experiment.published_numbers()
-    values = Values(study, _all_measures(study))
     entry = Entry(
         name=experiment.name,
         paper=experiment.paper,
@@ -48,24 +47,25 @@ def build_entry(study: Study, results: Path) -> Entry:
         scale=experiment.scale_name(scale),
         command=experiment.command(scale),
         reduction=experiment.reduction(scale),
-        stand_in=_stand_ins(runs),
-        seeds=sorted({run.seed for run in runs}),
-        done=sum(run.done for run in runs),
-        wanted=len(runs),
+        stand_in=_stand_ins(study),
+        seeds=sorted(set(study.runs["seed"])),
+        done=len(study.done),
+        wanted=len(study.runs),
+        table=study.runs,
         remarks=experiment.remarks_shown(),
         settings=_settings(study),
-        runs=[_link(cell, run, results) for cell in study.cells for run in cell.runs],
+        runs=_links(study),
         problems=_problems(study),
         plumbing=scale == SMOKE,
     )
     show = experiment.show
     if isinstance(show, Datasets):
         entry.grids = [datasets_grid(experiment, show)]
-    elif study.cells and values.measures:
-        entry.grids = _grids(values, notes, published)
+    elif len(study.runs) and study.measures:
+        entry.grids = _grids(study, notes, published)
     if show.form not in TABLES:
-        entry.pictures = _pictures(study, values, results)
-    entry.claims = judge_claims(values, published)
+        entry.pictures = _pictures(study)
+    entry.claims = judge_claims(study, published)
     for claim in entry.claims:
         claim.rests_on = _rests_on(claim, entry, tuned=experiment.tune is not None)
     entry.footnotes = notes.footnotes()
@@ -74,8 +74,12 @@ def build_entry(study: Study, results: Path) -> Entry:
 
 def claims_of(study: Study) -> list[Claim]:
     """What the runs say to the claims, when nothing else of the study is wanted."""
-    values = Values(study, _all_measures(study))
-    return judge_claims(values, study.experiment.published_numbers())
+    return judge_claims(with_measures(study), study.experiment.published_numbers())
+
+
+def with_measures(study: Study) -> Study:
+    """The study with the columns of all measures that it shows or judges."""
+    return measured(study, _all_measures(study))
 
 
 def _all_measures(study: Study) -> list[Measure]:
@@ -96,38 +100,34 @@ def _all_measures(study: Study) -> list[Measure]:
         measure.of for measure in found if measure.label in shown and isinstance(measure, OfAnother)
     }
     found = [measure for measure in found if measure.label in shown]
-    if not found and study.cells:
+    if not found and len(study.runs):
         found = [as_measure("Final accuracy", "final_accuracy")]
     return list({measure.label: measure for measure in found}.values())
 
 
-def _grids(values: Values, notes: Footnotes, published: list[Any]) -> list[Grid]:
-    study = values.study
-    show = study.experiment.show
-    axes = list(study.experiment.axes)
+def _grids(study: Study, notes: Footnotes, published: list[Published]) -> list[Grid]:
+    show, axes = study.experiment.show, study.axes
     rows = show.rows or ([METHOD] if METHOD in axes else axes[:1])
     named = [*rows, *show.columns]
-    columns = [
-        *show.columns,
-        *(axis for axis in axes if axis not in named and len(combinations(study, [axis])) > 1),
-    ]
+    others = [axis for axis in axes if axis not in named and study.runs[axis].nunique() > 1]
     is_table = show.form == "table"
     title = study.experiment.title if is_table else "Numbers of the runs in the figure"
-    grids = [build_grid(values, rows, columns, notes, published, title)]
-    measures = list(values.measures.values())
+    grids = [build_grid(study, rows, [*show.columns, *others], notes, published, title)]
+    measures = list(study.measures.values())
     grids[0].caption = caption(measures, published)
     if is_table and METHOD in axes:
-        costs = [(column, kind) for column in accuracy_columns(measures) for kind in COSTS]
-        grids += [
-            grid
-            for column, kind in costs
-            if (grid := equal_cost(study, column, kind, notes)) is not None
+        costs = [
+            equal_cost(study, name, kind, notes)
+            for name in accuracy_columns(measures)
+            for kind in AT_EQUAL
         ]
+        grids += [grid for grid in costs if grid is not None]
         accuracies = [
             measure for measure in measures if measure.is_accuracy and measure.name != "area"
         ]
         compared = next(iter(accuracies), as_measure("Accuracy", "best_accuracy"))
-        grids += significance(values, compared, notes, on_images=compared.name != "metric")
+        with_it = study if accuracies else measured(study, [compared])
+        grids += significance(with_it, compared, notes, on_images=compared.name != "metric")
     return grids
 
 
@@ -145,37 +145,19 @@ def _rests_on(claim: Claim, entry: Entry, tuned: bool) -> str:
     return "; ".join(parts)
 
 
-def _pictures(study: Study, values: Values, results: Path) -> list[Picture]:
-    def measure(cell: StudyCell, wanted: Measure) -> list[float | None]:
-        if wanted.is_cost:  # a mean over those seeds that got there would hide the others
-            median = cost_value(readings(study, cell, wanted))
-            return [None if median.sign or median.failed else median.number]
-        if wanted.name not in DERIVED:
-            return [reading.value for reading in readings(study, cell, wanted)]
-        known = (own for own in values.measures.values() if own.unlabelled == wanted.unlabelled)
-        value = values.of(cell, next(known))
-        return [reading.value for reading in value.readings] or [value.number]
-
+def _pictures(study: Study) -> list[Picture]:
+    folder = study.results / "figures" / study.experiment.scale_name(study.scale)
     pictures = []
-    for number, (title, figure) in enumerate(draw(study, measure)):
-        stem = (
-            results
-            / "figures"
-            / study.experiment.scale_name(study.scale)
-            / (study.experiment.name + (f"-{number + 1}" if number else ""))
-        )
-        png, svg = save(figure, stem)
+    for number, (title, figure) in enumerate(draw(study)):
+        name = study.experiment.name + (f"-{number + 1}" if number else "")
+        png, svg = save(figure, folder / name)
         pictures.append(Picture(title, png, svg, describe(figure)))
     return pictures
 
 
-def _stand_ins(runs: list[StudyRun]) -> str:
-    names = {
-        run.summary["data"]["name"]
-        for run in runs
-        if run.done and run.summary["data"]["source"] == "synthetic"
-    }
-    return ", ".join(sorted(names))
+def _stand_ins(study: Study) -> str:
+    data = [study.files(folder).summary["data"] for folder in study.done["folder"]]
+    return ", ".join(sorted({one["name"] for one in data if one["source"] == "synthetic"}))
 
 
 def _settings(study: Study) -> list[Setting]:
@@ -185,12 +167,13 @@ def _settings(study: Study) -> list[Setting]:
     settings, base = [], study.experiment.base
     changed = study.experiment.changed_by_scale(study.scale)
     for key, origin in study.experiment.provenance.items():
-        cells = study.select(origin.only or {})
-        done = [[run for run in cell.runs if run.done] for cell in cells]
+        runs = study.select(origin.only or {})
+        done = runs[runs["status"].isin(DONE)]
         if key == "seed":
-            found = [str(seed) for seed in sorted({run.seed for runs in done for run in runs})]
+            found = [str(seed) for seed in sorted(set(done["seed"]))]
         else:  # seeds differ in nothing else
-            known = [_look_up(runs[0].config, key) for runs in done if runs]
+            first = done.drop_duplicates(study.axes)["folder"]
+            known = [_look_up(study.files(folder).config, key) for folder in first]
             found = [text for text in known if text is not None]
         used = ", ".join(dict.fromkeys(found))
         if not used:
@@ -215,40 +198,54 @@ def _look_up(tree: dict[str, Any], key: str) -> str | None:
     return "none" if node is None else str(node)
 
 
-def _link(cell: StudyCell, run: StudyRun, results: Path) -> RunLink:
-    labels = ", ".join(cell.labels.values())
-    if run.folder is None or not run.done:
-        path = "" if run.folder is None else os.path.relpath(run.folder, results)
-        return RunLink(labels, run.seed, run.status, run.id, path, "", "", run.problem)
-    facts = run.summary
-    commit = (facts.get("git_commit") or "")[:10]  # null: unknown, of an installed program, say
+def _links(study: Study) -> pd.DataFrame:
+    """The runs as the page lists them: where they are, and of which partition and commit."""
+    rows = []
+    for run in study.runs.to_dict("records"):
+        facts = study.files(run["folder"]).summary if run["status"] in DONE else {}
+        rows.append(
+            {
+                "labels": _named(study, run),
+                "seed": run["seed"],
+                "status": run["status"],
+                "id": run["folder"].rpartition("/")[2],
+                "path": run["folder"],
+                "partition_hash": facts.get("partition_hash", ""),
+                "commit": _commit(facts),
+                "problem": "" if facts else run["problem"],
+            }
+        )
+    return pd.DataFrame(rows, columns=list(LINKS))
+
+
+def _named(study: Study, run: dict[str, Any]) -> str:
+    return ", ".join(run[axis] for axis in study.axes)
+
+
+def _commit(facts: dict[str, Any]) -> str:
+    """Of the program that made a run, as far as it is known."""
+    commit: str = (facts.get("git_commit") or "")[:10]  # null: of an installed program, say
     if commit and facts.get("git_dirty") is not False:
-        commit += " with changes" if facts.get("git_dirty") else " perhaps with changes"
-    path = os.path.relpath(run.folder, results)
-    return RunLink(labels, run.seed, run.status, run.id, path, facts["partition_hash"], commit)
+        return f"{commit} {'with' if facts.get('git_dirty') else 'perhaps with'} changes"
+    return commit
 
 
 def _problems(study: Study) -> list[str]:
     found = []
-    for cell in study.cells:
-        for run in cell.runs:
-            if run.status in (FAILED, REFUSED):
-                found.append(
-                    f"{', '.join(cell.labels.values())}, seed {run.seed}, {run.status}:"
-                    f" {run.problem.strip()}"
-                )
-            elif run.problem or (run.finished and not _readable(run)):
-                words = run.problem or "metrics.csv cannot be read, so this run counts as missing"
-                words += "; force=true runs it again"
-                found.append(
-                    f"{', '.join(cell.labels.values())}, seed {run.seed}, damaged: {run.folder}:"
-                    f" {words}"
-                )
+    for run in study.runs.to_dict("records"):
+        where = f"{_named(study, run)}, seed {run['seed']}"
+        problem = run["problem"]
+        if run["status"] in (FAILED, REFUSED):
+            found.append(f"{where}, {run['status']}: {problem.strip()}")
+        elif problem or (run["status"] == FINISHED and not _readable(study, run["folder"])):
+            words = problem or "metrics.csv cannot be read, so this run counts as missing"
+            place = study.results / run["folder"]
+            found.append(f"{where}, damaged: {place}: {words}; force=true runs it again")
     return found
 
 
-def _readable(run: StudyRun) -> bool:
+def _readable(study: Study, folder: str) -> bool:
     try:
-        return not run.metrics.empty
+        return not study.files(folder).metrics.empty
     except UNREADABLE:
         return False

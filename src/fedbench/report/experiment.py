@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -46,18 +46,15 @@ class Cell:
     overrides: tuple[str, ...]  # Hydra's words, without the seed
     seeds: tuple[int, ...]
 
-    @property
-    def key(self) -> tuple[tuple[str, str], ...]:
-        return tuple(self.labels.items())
-
     def matches(self, wanted: dict[str, Any]) -> bool:
         """Whether the labels are among the wanted ones: axis -> a label or a list of labels."""
-        lists = {
-            axis: names if isinstance(names, list) else [names] for axis, names in wanted.items()
-        }
-        return all(
-            self.labels.get(axis) in [str(name) for name in names] for axis, names in lists.items()
-        )
+        return matches(self.labels, wanted)
+
+
+def matches(labels: Mapping[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether the labels of a cell are among the wanted ones: axis -> a label or a list of them."""
+    lists = {axis: names if isinstance(names, list) else [names] for axis, names in wanted.items()}
+    return all(labels.get(axis) in [str(name) for name in names] for axis, names in lists.items())
 
 
 @dataclass(frozen=True)
@@ -175,7 +172,7 @@ class Experiment(Study):
                 cells.append(cell)
         return cells
 
-    def tuned_key(self, labels: dict[str, str]) -> tuple[str, ...]:
+    def tuned_key(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """The labels by which a cell shares the choice of its settings with others."""
         assert self.tune is not None
         return tuple(labels[axis] for axis in (self.tune.axis, *self.tune.per))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
+import pandas as pd
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.table import Table
@@ -17,38 +20,50 @@ from fedbench.report.experiment import find_file, load, names
 from fedbench.report.plan import Job, Plan, read_plan
 from fedbench.report.runs import (
     DIVERGED,
+    DONE,
     FAILED,
     FINISHED,
     MISSING,
     REFUSED,
     RUNNING,
     Study,
-    StudyCell,
-    StudyRun,
 )
 from fedbench.report.spec import SCALES
 from fedbench.runs.archive import ARCHIVE, find_run
 
-DONE = (FINISHED, DIVERGED)
+# Columns of a plan that only running needs.
+NOT_OF_STUDIES = ("words", "work", "config", "broken")
 
 
-def status_of(job: Job, results: Path) -> StudyRun:
+class Status(NamedTuple):
     """A run as its folder shows it."""
+
+    status: str
+    folder: str = ""  # relative to the results folder
+    problem: str = ""
+
+
+def status_of(job: Job, results: Path) -> Status:
     if job.problem:
-        return StudyRun(job.seed, None, FAILED if job.broken else REFUSED, job.problem)
-    folder = find_run(results, job.folder)
-    summary, damage = folder.examine(by_content=False)
+        return Status(FAILED if job.broken else REFUSED, problem=job.problem)
+    found = find_run(results, job.folder)
+    folder = os.path.relpath(found.path, results)
+    summary, damage = found.examine(by_content=False)
     if summary is not None:
-        status = DIVERGED if summary["status"] == "diverged" else FINISHED
-        return StudyRun(job.seed, folder.path, status, instead=job.instead)
-    if _is_locked(folder.path):
-        return StudyRun(job.seed, folder.path, RUNNING)
-    failure = folder.path / FAILURE
+        return Status(DIVERGED if summary["status"] == "diverged" else FINISHED, folder)
+    if _is_locked(found.path):
+        return Status(RUNNING, folder)
+    failure = found.path / FAILURE
     if failure.is_file():
-        return StudyRun(job.seed, folder.path, FAILED, failure.read_text(errors="replace"))
-    return StudyRun(
-        job.seed, folder.path, MISSING, f"{damage}, so this run counts as missing" if damage else ""
-    )
+        return Status(FAILED, folder, failure.read_text(errors="replace"))
+    return Status(MISSING, folder, f"{damage}, so this run counts as missing" if damage else "")
+
+
+def statuses(plan: Plan, results: Path) -> pd.DataFrame:
+    """The runs of a plan with what their folders show."""
+    found = [status_of(job, results) for job in plan.jobs]
+    known = pd.DataFrame(found, plan.runs.index, list(Status._fields))
+    return plan.runs.assign(**known)
 
 
 def _is_locked(folder: Path) -> bool:
@@ -83,7 +98,7 @@ def kept_plans(results: Path, experiments: list[str], scale: str | None = None) 
             if (found := read_plan(place, name, candidate)) is not None
         ]
         kept = [plan for plan in kept if find_file(name, plan.folders).is_file()]
-        begun = [plan for plan in kept if any(status_of(job, results).done for job in plan.jobs)]
+        begun = [plan for plan in kept if statuses(plan, results)["status"].isin(DONE).any()]
         plans += (begun or kept)[:1]
     return plans
 
@@ -108,13 +123,10 @@ def plans_beside(results: Path, plans: list[Plan]) -> list[Plan]:
 
 def study_of(plan: Plan, results: Path) -> Study:
     """The experiment of a plan with its runs, as far as there are any."""
-    cells = [
-        StudyCell(planned.cell, [status_of(job, results) for job in planned.jobs])
-        for planned in plan.cells
-    ]
     experiment = load(plan.experiment, plan.folders)
     remarks = [*experiment.remarks, *plan.remarks]
-    return Study(replace(experiment, remarks=remarks), plan.scale, cells)
+    runs = statuses(plan, results).drop(columns=[*NOT_OF_STUDIES])
+    return Study(replace(experiment, remarks=remarks), plan.scale, runs, results)
 
 
 @dataclass

@@ -9,12 +9,16 @@ import operator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pandas as pd
+
 VERDICTS = ("match", "near", "miss", "unmeasured", "unpublished")
 SYMBOLS = {  # beside every colour, for those who do not see it, and in plain text
     **{"match": "✓", "near": "≈", "miss": "✗", "unmeasured": "○", "unpublished": ""},
     **{"supported": "✓", "supported in part": "◐", "contradicted": "✗"},
     **{"undecided": "?", "not testable": "-"},
 }
+# The columns of the list of runs; `path` is relative to the results folder.
+LINKS = ("labels", "seed", "status", "id", "path", "partition_hash", "commit", "problem")
 IN_PART = "supported in part"  # as far as it was tested, which is not all that the claim names
 OUTCOMES = ("supported", IN_PART, "contradicted", "undecided", "not testable")  # of a claim
 NOT_TESTABLE, NOT_AN_EXPERIMENT = "not testable here", "not an experiment"  # states of a table
@@ -145,18 +149,6 @@ class Setting:
 
 
 @dataclass
-class RunLink:
-    labels: str
-    seed: int
-    status: str
-    id: str
-    path: str  # relative to the results folder
-    partition_hash: str
-    commit: str
-    problem: str = ""
-
-
-@dataclass
 class Entry:
     """One experiment, rendered."""
 
@@ -177,7 +169,8 @@ class Entry:
     footnotes: dict[str, str] = field(default_factory=dict)  # mark -> text
     remarks: list[str] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
-    runs: list[RunLink] = field(default_factory=list)
+    runs: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(LINKS)))
+    table: pd.DataFrame | None = None  # a row a run, with the measures (see runs.py)
     problems: list[str] = field(default_factory=list)
     unrendered: bool = False  # the program failed on it; `problems` has the traceback
     plumbing: bool = False  # a scale that proves that everything runs, and judges nothing

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from string import ascii_lowercase
+from typing import Any
 
-from fedbench.report.runs import DIVERGED, FAILED, REFUSED, Study, StudyCell
+import pandas as pd
+
+from fedbench.report.experiment import matches
+from fedbench.report.runs import DIVERGED, DONE, FAILED, REFUSED, Study
 
 CHOICE = "choice"
 
@@ -20,7 +24,7 @@ class Footnotes:
         self.common = {  # keys of settings that concern all cells
             key
             for key, setting in study.experiment.provenance.items()
-            if all(cell.cell.matches(setting.only or {}) for cell in study.cells)
+            if len(study.select(setting.only or {})) == len(study.runs)
         }
 
     def footnotes(self) -> dict[str, str]:
@@ -33,53 +37,60 @@ class Footnotes:
             self.letters[text] = letter * (again + 1)
         return self.letters[text]
 
-    def marks(self, cell: StudyCell) -> list[str]:
-        return [self.mark(text) for text in [*self._of_runs(cell), *self._of_settings(cell)]]
+    def marks(self, runs: pd.DataFrame) -> list[str]:
+        """Of the runs of a cell."""
+        labels = self.study.labels(runs)
+        texts = [*self._of_runs(labels, runs), *self._of_settings(labels)]
+        return [self.mark(text) for text in texts]
 
-    def _of_runs(self, cell: StudyCell) -> list[str]:
+    def _of_runs(self, labels: dict[str, str], runs: pd.DataFrame) -> list[str]:
         texts = []
-        reduction = self.study.experiment.reduction(self.study.scale)
-        done = [run for run in cell.runs if run.done]
-        if reduction and done:
-            texts.append(f"Reduced scale ({self.study.scale}): {reduction}.")
-        replaced = self.study.experiment.replaced(cell.labels, self.study.scale)
-        if replaced and done:
+        experiment, scale = self.study.experiment, self.study.scale
+        done = runs[runs["status"].isin(DONE)]
+        if experiment.reduction(scale) and len(done):
+            texts.append(f"Reduced scale ({scale}): {experiment.reduction(scale)}.")
+        replaced = experiment.replaced(labels, scale)
+        if replaced and len(done):
             texts.append(
                 f"Not what the label says, hence no verdict: run with {' '.join(replaced)}."
             )
-        for run in done:
-            data = run.summary["data"]
-            if data["source"] == "synthetic":
-                texts.append(
-                    f"Stand-in data: not the real {data['name']}, but synthetic examples of its"
-                    " shape."
-                )
-            elif data["note"] and "subset" not in data["note"]:
-                texts.append(f"Data: {data['name']}, {data['note']}.")
-            if run.instead:
-                texts.append(f"By construction, {run.instead}.")
-            texts += [f"Caveat: {caveat}." for caveat in run.summary["caveats"]]
-            if run.status == DIVERGED:
-                cause = run.summary["diverged"]
-                texts.append(
-                    f"* Seed {run.seed} diverged in round {cause['round']}: {cause['cause']}."
-                )
-            if run.summary["scoring"] != "global":
-                texts.append(f"There is no global model; scored as {run.summary['scoring']}.")
-        for run in cell.runs:
-            if run.status in (FAILED, REFUSED):
-                line = run.problem.strip().splitlines()[-1] if run.problem.strip() else ""
-                texts.append(f"Seed {run.seed} was {run.status}: {line}")
+        for run in done.to_dict("records"):
+            texts += self._of_run(run)
+        for run in runs[runs["status"].isin((FAILED, REFUSED))].to_dict("records"):
+            line = run["problem"].strip().splitlines()[-1] if run["problem"].strip() else ""
+            texts.append(f"Seed {run['seed']} was {run['status']}: {line}")
         return list(dict.fromkeys(texts))
 
-    def _of_settings(self, cell: StudyCell) -> list[str]:
+    def _of_run(self, run: dict[str, Any]) -> list[str]:
+        """Of one that came to an end."""
+        texts = []
+        summary = self.study.files(run["folder"]).summary
+        data = summary["data"]
+        if data["source"] == "synthetic":
+            texts.append(
+                f"Stand-in data: not the real {data['name']}, but synthetic examples of its shape."
+            )
+        elif data["note"] and "subset" not in data["note"]:
+            texts.append(f"Data: {data['name']}, {data['note']}.")
+        if run["instead"]:
+            texts.append(f"By construction, {run['instead']}.")
+        texts += [f"Caveat: {caveat}." for caveat in summary["caveats"]]
+        if run["status"] == DIVERGED:
+            cause = summary["diverged"]
+            words = f"diverged in round {cause['round']}: {cause['cause']}"
+            texts.append(f"* Seed {run['seed']} {words}.")
+        if summary["scoring"] != "global":
+            texts.append(f"There is no global model; scored as {summary['scoring']}.")
+        return texts
+
+    def _of_settings(self, labels: dict[str, str]) -> list[str]:
         """Values that we had to choose, because neither paper nor released code tells: one note for
         all cells alike.
         """
         everywhere: list[str] = []
         here: list[str] = []
         for key, setting in self.study.experiment.provenance.items():
-            if setting.source == CHOICE and cell.cell.matches(setting.only or {}):
+            if setting.source == CHOICE and matches(labels, setting.only or {}):
                 chosen = everywhere if key in self.common else here
                 chosen.append(f"{key}: {setting.why.rstrip('.')}")
         return [f"Our choice. {'; '.join(chosen)}." for chosen in (everywhere, here) if chosen]

@@ -37,7 +37,6 @@ from fedbench.report.model import (
     GridCell,
     Panel,
     Picture,
-    RunLink,
     Setting,
 )
 
@@ -120,7 +119,9 @@ def write_page(
         papers_beside=[paper for paper in beside if paper not in shown],
         sections=sections,
         scales=_unique(entry.scale for entry in entries),
-        commits=_unique(_short_commit(run.commit) for entry in entries for run in entry.runs),
+        commits=_unique(
+            _short_commit(commit) for entry in entries for commit in entry.runs["commit"]
+        ),
         totals={
             outcome: sum(section.outcomes[outcome] for section in sections) for outcome in OUTCOMES
         },
@@ -142,12 +143,8 @@ def _environment(target: Path, results: Path) -> Environment:
         lstrip_blocks=True,
     )
 
-    def run_link(run: RunLink) -> str:
-        return (
-            quote(Path(os.path.relpath(results / run.path, target.parent)).as_posix())
-            if run.path
-            else ""
-        )
+    def run_link(path: str) -> str:
+        return quote(Path(os.path.relpath(results / path, target.parent)).as_posix())
 
     environment.filters |= {
         "run_link": run_link,

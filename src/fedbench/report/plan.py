@@ -1,7 +1,8 @@
 """Which run folder belongs to which cell: every job of a study is composed and checked, nothing is
 trained.
 
-The plan of a study is kept in <results>/studies/<experiment>.<scale>.json: tables are built from
+A plan is a table with a row a run: the axes of the experiment, the words of the cell, and what is
+known of the job. It is kept in <results>/studies/<experiment>.<scale>.json: tables are built from
 files alone.
 """
 
@@ -11,13 +12,15 @@ import hashlib
 import json
 import os
 import pickle
+import shlex
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from fedbench import train
@@ -39,8 +42,6 @@ from fedbench.runs.folder import RunFolder
 from fedbench.runs.identity import identity, label, run_id
 from fedbench.runs.prepared import PreparedRun
 
-KEPT = ("words", "seed", "folder", "problem", "broken", "work", "instead")  # of a job
-
 
 @dataclass
 class Job:
@@ -57,78 +58,76 @@ class Job:
     instead: str = ""  # why it is the run of another algorithm than its words ask for
 
 
-@dataclass
-class PlannedCell:
-    """A cell with its jobs, one for each seed."""
-
-    cell: Cell
-    jobs: list[Job]
+OF_JOBS = tuple(one.name for one in fields(Job))  # columns of a plan beside the axes
+KEPT = tuple(name for name in OF_JOBS if name != "config")
 
 
 @dataclass
 class Plan:
-    """The jobs of a study at a scale."""
+    """The jobs of a study at a scale, as a table with a row a run."""
 
     experiment: str
     scale: str
-    cells: list[PlannedCell]
+    runs: pd.DataFrame  # the axes, `overrides` (the words of the cell), and the fields of a job
     folders: tuple[str, ...] = ()  # the user's, one of which has the experiment's file
     stamp: str = ""  # under which it was kept
     remarks: list[str] = field(default_factory=list)  # what its trials chose
     trials: bool = False  # by which settings are chosen, kept in a file of their own
 
     @classmethod
+    def of(
+        cls, experiment: Experiment, scale: str, cells: Sequence[Cell], trials: bool = False
+    ) -> Plan:
+        """Of jobs that are still to be settled."""
+        rows = [
+            {
+                **cell.labels,
+                "overrides": shlex.join(cell.overrides),
+                **vars(Job(experiment.job(cell, seed, scale), seed)),
+            }
+            for cell in cells
+            for seed in cell.seeds
+        ]
+        runs = pd.DataFrame(rows, columns=None if rows else ["overrides", *OF_JOBS])
+        return cls(experiment.name, scale, runs, experiment.folders, trials=trials)
+
+    @classmethod
+    def of_jobs(cls, experiment: Experiment, scale: str, jobs: Sequence[Job]) -> Plan:
+        """Of jobs that are not the cells of the study."""
+        runs = pd.DataFrame([vars(job) for job in jobs], columns=list(OF_JOBS))
+        return cls(experiment.name, scale, runs.assign(overrides=""), experiment.folders)
+
+    @classmethod
     def read(cls, file: Path) -> Plan | None:
         """A plan that was kept; None if it cannot be read."""
         try:
             content = json.loads(file.read_text())
-            cells = [_read_cell(kept) for kept in content["cells"]]
-            names = (content["experiment"], content["scale"])
-            remarks = [str(remark) for remark in content["remarks"]]
-            folders, stamped = tuple(content["folders"]), str(content["stamp"])
-            trials = bool(content["trials"])
-            return cls(*names, cells, folders, stamped, remarks, trials)
+            runs = pd.DataFrame(content["runs"], columns=list(content["columns"]))
+            if runs[["overrides", *KEPT]].isna().any(axis=None):
+                return None
+            others = {name: content[name] for name in ("stamp", "remarks", "trials")}
+            names, folders = (content["experiment"], content["scale"]), tuple(content["folders"])
+            return cls(*names, runs.assign(config=b""), folders, **others)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    @property
-    def jobs(self) -> list[Job]:
-        return [job for planned in self.cells for job in planned.jobs]
-
-    @classmethod
-    def of_jobs(cls, experiment: Experiment, scale: str, jobs: list[Job]) -> Plan:
-        """Of jobs that are not the cells of the study."""
-        cells = [PlannedCell(Cell({}, (), (job.seed,)), [job]) for job in jobs]
-        return cls(experiment.name, scale, cells, experiment.folders)
+    def write(self, results: Path, stamp: str) -> None:
+        kept = self.runs.drop(columns="config")
+        content = {**vars(self), "stamp": stamp}
+        content |= {"columns": list(kept), "runs": kept.to_dict("records")}
+        write_atomically(self.file(results), json.dumps(content, indent=1) + "\n")
 
     def file(self, results: Path) -> Path:
         return plan_file(results, self.experiment, self.scale, self.trials)
 
-    def write(self, results: Path, stamp: str) -> None:
-        cells = [
-            {
-                "labels": planned.cell.labels,
-                "overrides": planned.cell.overrides,
-                "runs": [{key: getattr(job, key) for key in KEPT} for job in planned.jobs],
-            }
-            for planned in self.cells
-        ]
-        content = {
-            "experiment": self.experiment,
-            "scale": self.scale,
-            "folders": self.folders,
-            "stamp": stamp,
-            "remarks": self.remarks,
-            "trials": self.trials,
-            "cells": cells,
-        }
-        write_atomically(self.file(results), json.dumps(content, indent=1) + "\n")
+    @property
+    def jobs(self) -> list[Job]:
+        return [Job(**row) for row in self.runs[list(OF_JOBS)].to_dict("records")]
 
-
-def _read_cell(kept: dict[str, Any]) -> PlannedCell:
-    jobs = [Job(**{key: run[key] for key in KEPT}) for run in kept["runs"]]
-    seeds = tuple(job.seed for job in jobs)
-    return PlannedCell(Cell(dict(kept["labels"]), tuple(kept["overrides"]), seeds), jobs)
+    def update(self, jobs: Sequence[Job]) -> None:
+        """Take what became known of the jobs, in their order."""
+        known = pd.DataFrame([vars(job) for job in jobs], self.runs.index, list(OF_JOBS))
+        self.runs = self.runs.assign(**known)
 
 
 def plan_file(results: Path, experiment: str, scale: str, trials: bool = False) -> Path:
@@ -197,16 +196,13 @@ def make_plans(
 
 def _fits(plan: Plan, experiment: Experiment) -> bool:
     """Whether a plan has the cells of the experiment, which trials may have changed."""
-    planned = [planned.cell.overrides for planned in plan.cells]
-    return planned == [cell.overrides for cell in experiment.cells(plan.scale)]
+    cells = experiment.cells(plan.scale)
+    wanted = [shlex.join(cell.overrides) for cell in cells for _ in cell.seeds]
+    return list(plan.runs["overrides"]) == wanted
 
 
 def _unplanned(experiment: Experiment, scale: str) -> Plan:
-    cells = [
-        PlannedCell(cell, [Job(experiment.job(cell, seed, scale), seed) for seed in cell.seeds])
-        for cell in experiment.cells(scale)
-    ]
-    plan = Plan(experiment.name, scale, cells, experiment.folders)
+    plan = Plan.of(experiment, scale, experiment.cells(scale))
     plan.remarks = list(experiment.remarks_on_trials)
     return plan
 
@@ -223,9 +219,10 @@ def settle(
     experiment are composed once, and so are those that differ in their seeds alone.
     """
     alike: dict[tuple[str, ...], dict[int, list[Job]]] = {}
-    for experiment, plan in planned:
+    jobs_of = [plan.jobs for _, plan in planned]
+    for (experiment, _), jobs in zip(planned, jobs_of, strict=True):
         settings = experiment.settings()
-        for job in plan.jobs:
+        for job in jobs:
             if not job.folder:
                 words = [word for word in job.words[1:] if word != f"seed={job.seed}"]
                 alike.setdefault((settings, *words), {}).setdefault(job.seed, []).append(job)
@@ -238,6 +235,8 @@ def settle(
                 for key in ("folder", "problem", "broken", "work", "instead", "config"):
                     setattr(job, key, getattr(own, key))
         told(place + 1, len(alike))
+    for (_, plan), jobs in zip(planned, jobs_of, strict=True):
+        plan.update(jobs)
 
 
 def _dataset(words: tuple[str, ...]) -> str:

@@ -1,10 +1,12 @@
-"""How each measure is read off the files of one run: a number, or why there is none."""
+"""How each measure is read off the files of one run: a number, or why there is none.
+
+Every reader gets the study, the run's row in its table, the run's files, and the measure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -12,9 +14,9 @@ import pandas as pd
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedbench.report.runs import Study, StudyCell, StudyRun
+from fedbench.report.runs import RunFiles, Study
 from fedbench.report.spec import (
-    COSTS,
+    COST_OF,
     ClientColumn,
     CostTo,
     DistanceTo,
@@ -37,11 +39,11 @@ UNREADABLE = (
     SafetensorError,
 )  # what a damaged file raises
 MEGABYTE = 1e6
+Row = Mapping[str, Any]  # of a run in the table of the study
 PERCENT = 100.0
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """A number of one run; or why there is none, such as unreached up to `limit`."""
 
     value: float | None
@@ -49,38 +51,31 @@ class Reading:
     limit: float | None = None
 
 
-def cost_series(run: StudyRun, kind: str) -> pd.Series:
-    """What the run had cost at every evaluated round: round, bytes (in megabytes, both ways),
-    gradients, seconds.
-    """
-    metrics = run.metrics
+def cost_series(metrics: pd.DataFrame, kind: str) -> pd.Series:
+    """What a run had cost at every evaluated round: bytes, in megabytes both ways, or a column."""
     if kind == "bytes":
         return (metrics.bytes_up + metrics.bytes_down) / MEGABYTE
     return metrics[kind].astype(float)
 
 
 def _accuracy(key: str) -> Callable[..., Reading]:
-    return lambda study, cell, run, measure: Reading(PERCENT * run.summary[key])
+    return lambda study, row, run, measure: Reading(PERCENT * run.summary[key])
 
 
-def _accuracy_at_best_val(
-    study: Study, cell: StudyCell, run: StudyRun, measure: Measure
-) -> Reading:
+def _accuracy_at_best_val(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
     """On the test set, in the round that is the best one on validation data, if there are any."""
     accuracy = run.summary.get("accuracy_at_best_val")
     return Reading(None, "missing") if accuracy is None else Reading(PERCENT * accuracy)
 
 
-def _mean_accuracy_last(
-    study: Study, cell: StudyCell, run: StudyRun, measure: LastRounds
-) -> Reading:
+def _mean_accuracy_last(study: Study, row: Row, run: RunFiles, measure: LastRounds) -> Reading:
     """Over the evaluations in so many rounds at the end; the last one counts in any case."""
     rounds = run.metrics["round"]
     last = run.metrics.test_accuracy[rounds > rounds.iloc[-1] - measure.rounds]
     return Reading(PERCENT * float(last.mean()))
 
 
-def _area(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Reading:
+def _area(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
     """The mean over rounds of the accuracy: the area under its curve, by the trapezoidal rule, for
     a width of one.
     """
@@ -93,7 +88,7 @@ def _area(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Rea
     return Reading(PERCENT * float(np.trapezoid(accuracy, rounds) / (rounds[-1] - rounds[0])))
 
 
-def _metric(study: Study, cell: StudyCell, run: StudyRun, measure: Metric) -> Reading:
+def _metric(study: Study, row: Row, run: RunFiles, measure: Metric) -> Reading:
     """A column at the last evaluated round, at that of the best accuracy, or its mean over all."""
     if measure.column not in run.metrics:
         return Reading(None, "missing")
@@ -109,7 +104,7 @@ def _metric(study: Study, cell: StudyCell, run: StudyRun, measure: Metric) -> Re
     return Reading(factor * value) if np.isfinite(value) else Reading(None, "missing")
 
 
-def _largest_class(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Reading:
+def _largest_class(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
     """What a model would score that always guesses the most frequent class of the test set."""
     labels = run.predictions["labels"]
     return Reading(PERCENT * float(np.bincount(labels).max() / len(labels)))
@@ -120,7 +115,7 @@ def _in_third(rounds: pd.Series, end: float, third: str) -> pd.Series:
     return rounds <= end / 3 if third == "first" else rounds > 2 * end / 3
 
 
-def _oscillation(study: Study, cell: StudyCell, run: StudyRun, measure: Oscillation) -> Reading:
+def _oscillation(study: Study, row: Row, run: RunFiles, measure: Oscillation) -> Reading:
     """The mean absolute change of the accuracy from one evaluation to the next, in points, over the
     last third of the rounds, or the first.
     """
@@ -130,15 +125,14 @@ def _oscillation(study: Study, cell: StudyCell, run: StudyRun, measure: Oscillat
     return Reading(PERCENT * float(changes.mean())) if len(changes) else Reading(None, "missing")
 
 
-def _stays_above(study: Study, cell: StudyCell, run: StudyRun, measure: StaysAbove) -> Reading:
+def _stays_above(study: Study, row: Row, run: RunFiles, measure: StaysAbove) -> Reading:
     """The first evaluated round from which on the accuracy is above that of another cell, with the
     same seed, to the end.
     """
-    other = sibling(study, cell, measure.cell)
-    same = [own for own in (other.finished if other else []) if own.seed == run.seed]
-    if not same:
+    other = study.partner(row, measure.cell)
+    if other is None:
         return Reading(None, "no target")
-    own, theirs = (one.metrics.set_index("round")[measure.column] for one in (run, same[0]))
+    own, theirs = (one.metrics.set_index("round")[measure.column] for one in (run, other))
     ahead = (own - theirs).dropna() > 0
     last = float(ahead.index[-1])
     behind = ahead.index[~ahead]
@@ -149,44 +143,43 @@ def _stays_above(study: Study, cell: StudyCell, run: StudyRun, measure: StaysAbo
 
 
 def _cost_to(kind: str) -> Callable[..., Reading]:
-    def read(study: Study, cell: StudyCell, run: StudyRun, measure: CostTo) -> Reading:
-        target = target_of(study, cell, run, measure.target)
+    def read(study: Study, row: Row, run: RunFiles, measure: CostTo) -> Reading:
+        target = target_of(study, row, measure.target)
         if target is None:
             return Reading(None, "no target")
-        costs = cost_series(run, kind)
+        costs = cost_series(run.metrics, kind)
         cost = first_reaching(list(costs), list(run.metrics.test_accuracy), target, measure.window)
         return Reading(cost, "ok" if cost is not None else "unreached", limit=float(costs.iloc[-1]))
 
     return read
 
 
-def target_of(study: Study, cell: StudyCell, run: StudyRun, target: Any) -> float | None:
+def target_of(study: Study, row: Row, target: Any) -> float | None:
     """A number; or one for each label of an axis; or what another cell reached at best with the
     same seed.
     """
     if not isinstance(target, dict):
         return float(target)
     if "best_of" in target:
-        other = sibling(study, cell, target["best_of"])
-        same = [own for own in (other.finished if other else []) if own.seed == run.seed]
-        return float(same[0].summary["best_accuracy"]) if same else None
+        other = study.partner(row, target["best_of"])
+        return None if other is None else float(other.summary["best_accuracy"])
     (axis, numbers), *_ = target.items()
     return next(
-        (float(number) for label, number in numbers.items() if str(label) == cell.labels[axis]),
+        (float(number) for label, number in numbers.items() if str(label) == row[axis]),
         None,
     )
 
 
-def _seconds(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Reading:
+def _seconds(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
     return Reading(float(run.summary["train_seconds"]))
 
 
-def _megabytes(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Reading:
+def _megabytes(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
     """Sent and received by all clients together, in all rounds."""
-    return Reading(float(cost_series(run, "bytes").iloc[-1]))
+    return Reading(float(cost_series(run.metrics, "bytes").iloc[-1]))
 
 
-def _round_seconds(study: Study, cell: StudyCell, run: StudyRun, measure: Measure) -> Reading:
+def _round_seconds(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
     """The mean time of a round, with its evaluation."""
     last = run.metrics.iloc[-1]
     return Reading(float(last["seconds"] / last["round"]))
@@ -201,7 +194,7 @@ def last_rounds(clients: pd.DataFrame, rounds: int | None) -> pd.DataFrame:
     )
 
 
-def _client_column(study: Study, cell: StudyCell, run: StudyRun, measure: ClientColumn) -> Reading:
+def _client_column(study: Study, row: Row, run: RunFiles, measure: ClientColumn) -> Reading:
     """A column of clients.csv, mean over rounds of what `of` says of the clients of a round, or of
     one `client`.
 
@@ -239,7 +232,7 @@ def _with_labels(table: pd.DataFrame, column: str, partition: pd.DataFrame) -> f
     return float(means.rank().corr(held.reindex(means.index).rank()))
 
 
-def _set_size(study: Study, cell: StudyCell, run: StudyRun, measure: SetSize) -> Reading:
+def _set_size(study: Study, row: Row, run: RunFiles, measure: SetSize) -> Reading:
     """The mean size of conformal prediction sets at a level."""
     table = run.table("conformal.csv")
     own = table[table["method"] == measure.rule]
@@ -247,7 +240,7 @@ def _set_size(study: Study, cell: StudyCell, run: StudyRun, measure: SetSize) ->
     return Reading(float(found["size"].iloc[0])) if len(found) else Reading(None, "missing")
 
 
-def _gradient_norm(study: Study, cell: StudyCell, run: StudyRun, measure: GradientNorm) -> Reading:
+def _gradient_norm(study: Study, row: Row, run: RunFiles, measure: GradientNorm) -> Reading:
     """Of the norms of all layers (or of one), clients and rounds (or the `last` ones): mean,
     variance or maximum.
     """
@@ -264,7 +257,7 @@ def _gradient_norm(study: Study, cell: StudyCell, run: StudyRun, measure: Gradie
     return Reading(float(kinds[measure.of](norms)))
 
 
-def _distance_to(study: Study, cell: StudyCell, run: StudyRun, measure: DistanceTo) -> Reading:
+def _distance_to(study: Study, row: Row, run: RunFiles, measure: DistanceTo) -> Reading:
     """The Euclidean distance between the final models, with the same seed, hence from the same
     initial weights.
 
@@ -272,30 +265,16 @@ def _distance_to(study: Study, cell: StudyCell, run: StudyRun, measure: Distance
     in the last round, from the other model w*. Where the server takes their mean w as it is,
     sum p_k |w_k - w*|^2 = |w - w*|^2 + V, with V the column update_variance.
     """
-    other = sibling(study, cell, measure.cell)
-    same = [own for own in (other.finished if other else []) if own.seed == run.seed]
-    if not same:
+    other = study.partner(row, measure.cell)
+    if other is None:
         return Reading(None, "missing")
-    own, theirs = (load_file(one.file("model.safetensors")) for one in (run, same[0]))
+    own, theirs = (load_file(one.folder / "model.safetensors") for one in (run, other))
     squares = [float(((own[name].astype(np.float64) - theirs[name]) ** 2).sum()) for name in own]
     if measure.of == "clients":
         if "update_variance" not in run.metrics:
             return Reading(None, "missing")
         squares.append(float(run.metrics.update_variance.iloc[-1]))
     return Reading(float(np.sqrt(sum(squares))))
-
-
-def sibling(study: Study, cell: StudyCell, changed: dict[str, Any]) -> StudyCell | None:
-    """The cell with these labels in place of its own. Instead of a label, an axis may have one for
-    each of its labels; a label without one has no sibling.
-    """
-    labels = {
-        axis: label.get(cell.labels[axis]) if isinstance(label, dict) else label
-        for axis, label in changed.items()
-    }
-    if None in labels.values():
-        return None
-    return study.find({**cell.labels, **{axis: str(label) for axis, label in labels.items()}})
 
 
 READERS: dict[str, Callable[..., Reading]] = {
@@ -308,7 +287,7 @@ READERS: dict[str, Callable[..., Reading]] = {
     "largest_class": _largest_class,
     "oscillation": _oscillation,
     "stays_above": _stays_above,
-    **{name: _cost_to(kind) for name, (kind, _) in COSTS.items()},
+    **{name: _cost_to(kind) for name, kind in COST_OF.items()},
     "seconds": _seconds,
     "round_seconds": _round_seconds,
     "megabytes": _megabytes,

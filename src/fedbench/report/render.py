@@ -14,11 +14,12 @@ from fedbench.report.catalogue import rows
 from fedbench.report.claims import mark_repeats
 from fedbench.report.entry import build_entry
 from fedbench.report.experiment import OWN, load, names
-from fedbench.report.ledger import status_of, study_of
+from fedbench.report.ledger import statuses, study_of
 from fedbench.report.model import Entry
 from fedbench.report.page import write_page
 from fedbench.report.plan import Plan
 from fedbench.report.pool import Pool
+from fedbench.report.runs import DONE
 from fedbench.report.text import csv_rows, latex, markdown
 from fedbench.report.wandb import publish
 
@@ -65,7 +66,7 @@ def render(task: tuple[Plan, Path]) -> Entry:
     """
     plan, results = task
     try:
-        entry = build_entry(study_of(plan, results), results)
+        entry = build_entry(study_of(plan, results))
     except Exception:
         entry = _unrendered(plan, results, traceback.format_exc())
     write_tables(entry, results / "tables" / entry.scale / plan.experiment)
@@ -99,8 +100,8 @@ def _unrendered(plan: Plan, results: Path, problem: str) -> Entry:
         reduction=experiment.reduction(plan.scale),
         stand_in="",
         seeds=[],
-        done=sum(status_of(job, results).done for job in plan.jobs),
-        wanted=len(plan.jobs),
+        done=int(statuses(plan, results)["status"].isin(DONE).sum()),
+        wanted=len(plan.runs),
         problems=[f"This experiment could not be rendered:\n{problem}"],
         unrendered=True,
     )

@@ -36,13 +36,31 @@ ACCURACIES = (
     *("best_accuracy", "accuracy_at_best_val", "final_accuracy"),
     *("mean_accuracy_last", "area"),
 )
-COSTS = {  # measures of what it took to reach a target: their series and its unit
-    "rounds_to": ("round", "rounds"),
-    "bytes_to": ("bytes", "megabytes"),
-    "gradients_to": ("gradients", "gradients"),
-    "seconds_to": ("seconds", "seconds"),
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training costs, in words. Its series is in metrics.csv; bytes are the sum of two."""
+
+    words: str  # what is counted
+    in_full: str
+    along: str  # the name of the axis of a curve
+    unit: str = ""
+
+
+COSTS = {
+    "round": Cost("rounds", "rounds", "round"),
+    "bytes": Cost("megabytes", "megabytes sent and received", "sent and received (MB)", "MB"),
+    "gradients": Cost("gradients", "gradients of single examples", "gradient evaluations"),
+    "seconds": Cost("seconds", "seconds of training", "training time (s)", "s"),
 }
-UNREACHED = (*COSTS, "stays_above")  # of less is better, and it may never be reached
+COST_OF = {  # what it took to reach a target
+    "rounds_to": "round",
+    "bytes_to": "bytes",
+    "gradients_to": "gradients",
+    "seconds_to": "seconds",
+}
+UNREACHED = (*COST_OF, "stays_above")  # of less is better, and it may never be reached
 
 
 def _alias(key: str, rule: Any) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedbench.report.experiment import Cell, Experiment
-from fedbench.report.plan import Job, Plan, PlannedCell
+from fedbench.report.plan import Plan
 from fedbench.report.spec import SMOKE, trials_of, tuned_labels
 from fedbench.runs.archive import find_run
 from fedbench.runs.objective import objective
@@ -32,11 +32,9 @@ def trial_plan(experiment: Experiment, scale: str) -> Plan:
     cells = []
     for cell in tried.values():
         trials = trials_of(tune, cell.labels[tune.axis])
-        for words in trials[:AT_SMOKE] if scale == SMOKE else trials:
-            trial = _with_words(cell, words, tune.seed)
-            job = Job(experiment.job(trial, tune.seed, scale), tune.seed)
-            cells.append(PlannedCell(trial, [job]))
-    return Plan(experiment.name, scale, cells, experiment.folders, trials=True)
+        shown = trials[:AT_SMOKE] if scale == SMOKE else trials
+        cells += [_with_words(cell, words, tune.seed) for words in shown]
+    return Plan.of(experiment, scale, cells, trials=True)
 
 
 def _with_words(cell: Cell, words: tuple[str, ...], seed: int) -> Cell:
@@ -47,13 +45,12 @@ def _with_words(cell: Cell, words: tuple[str, ...], seed: int) -> Cell:
 def tuned(experiment: Experiment, trials: Plan, results: Path) -> Experiment | None:
     """The experiment with what its trials chose; None if one of them is not finished."""
     scores: dict[tuple[str, ...], dict[str, float]] = {}
-    for planned in trials.cells:
-        (job,) = planned.jobs
-        score = objective(None, find_run(results, job.folder).path) if job.folder else None
+    for trial in trials.runs.to_dict("records"):
+        folder = trial["folder"]
+        score = objective(None, find_run(results, folder).path) if folder else None
         if score is None:
             return None
-        key = experiment.tuned_key(planned.cell.labels)
-        scores.setdefault(key, {})[planned.cell.labels[TRIAL]] = score
+        scores.setdefault(experiment.tuned_key(trial), {})[trial[TRIAL]] = score
     chosen, remarks = {}, []
     for key, own in scores.items():
         best = max(own, key=lambda words: own[words])  # of equals the first

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedbench.report.experiment import Published
 from fedbench.report.spec import (
+    COST_OF,
     COSTS,
     ComparedTo,
     CostTo,
@@ -53,7 +54,7 @@ def _definition(measure: Measure) -> str:
             else f"as the mean of {measure.window} evaluations in a row"
         )
         until = f"until the test accuracy {over} reaches {_target(measure.target)}"
-        return f"{COSTS[measure.name][1]} {until}, median over seeds"
+        return f"{COSTS[COST_OF[measure.name]].words} {until}, median over seeds"
     if isinstance(measure, LastRounds):
         return f"mean over the evaluations of the last {measure.rounds} rounds"
     if measure.name == "accuracy_at_best_val":

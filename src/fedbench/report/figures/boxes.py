@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -12,8 +13,8 @@ from fedbench.report.figures.groups import Notes, Panel, Part
 from fedbench.report.figures.sheet import Sheet, empty, named_ticks
 from fedbench.report.figures.style import COLOURS, HATCHES, column_words, is_share
 from fedbench.report.figures.tables import read_all, read_columns
-from fedbench.report.runs import Study, StudyCell, StudyRun
-from fedbench.report.spec import ClientBoxes, Gaps
+from fedbench.report.runs import RunFiles, groups
+from fedbench.report.spec import METHOD, ClientBoxes, Gaps
 
 NAMED_CLIENTS = 20  # ticks along the clients
 HOW_TO_READ = "boxes: quartiles, whiskers: 1.5 times their distance"
@@ -23,7 +24,7 @@ def draw_client_boxes(part: Part[ClientBoxes], notes: Notes) -> Figure:
     """A column of clients.csv over the rounds of the first seed, one box for each client."""
     column = part.show.column
 
-    def read(run: StudyRun) -> tuple[dict[int, np.ndarray], int]:
+    def read(run: RunFiles) -> tuple[dict[int, np.ndarray], int]:
         """Values by client, and how many are infinite: the GSNR of a client whose gradient is the
         global one.
         """
@@ -39,8 +40,9 @@ def draw_client_boxes(part: Part[ClientBoxes], notes: Notes) -> Figure:
     sheet = Sheet(len(panels), part.columns(panels, panel_axes))
     for place, panel in enumerate(panels):
         sheet.label(place, panel.title, "client", column_words(column))
-        runs = first_run(panel.lines[0].cell, notes, panel.title)
-        boxes, infinite = next(iter(read_all(runs, read, notes, "", panel.title)), ({}, 0))
+        runs = first_run(panel.lines[0].runs, notes, panel.title)
+        found = read_all(runs, read, notes, "", panel.title)
+        boxes, infinite = next(iter(found.values()), ({}, 0))
         if infinite:
             notes.lacks(f"{infinite} values that are not finite are left out", "", panel.title)
         if boxes:
@@ -53,13 +55,13 @@ def draw_client_boxes(part: Part[ClientBoxes], notes: Notes) -> Figure:
     return sheet.finish(notes)
 
 
-def first_run(cell: StudyCell, notes: Notes, panel: str) -> list[StudyRun]:
+def first_run(cell: pd.DataFrame, notes: Notes, panel: str) -> pd.DataFrame:
     """The finished run with the first seed: clients of different seeds have different data and are
     not pooled.
     """
     runs = notes.see(cell, "", panel)[:1]
-    if runs and len(cell.runs) > 1:
-        notes.remark(f"Seed {runs[0].seed} is shown")
+    if len(runs) and len(cell) > 1:
+        notes.remark(f"Seed {runs['seed'].iloc[0]} is shown")
     return runs
 
 
@@ -94,25 +96,14 @@ def _pairs(
 ) -> bool:
     """Boxes of all pairs, side by side in each group; whether there are any."""
     pairs, drawn = part.show.pairs, False
-    cells = [line.cell for line in panel.lines]
-    groups: dict[str, list[StudyCell]] = {}
-    for cell in cells:
-        groups.setdefault(", ".join(cell.labels[axis] for axis in part.show.groups), []).append(
-            cell
-        )
+    cells = pd.concat([line.runs for line in panel.lines])
+    named = {", ".join(labels): runs for labels, runs in groups(cells, part.show.groups)}
     width = 0.8 / len(pairs)
     for number, (name, methods) in enumerate(pairs.items()):
         shift = (number - (len(pairs) - 1) / 2) * width
         gaps = [
-            _gaps(
-                part.study,
-                own,
-                methods,
-                column,
-                notes,
-                ", ".join(filter(None, (panel.title, group))),
-            )
-            for group, own in groups.items()
+            _gaps(part, runs, methods, column, notes, ", ".join(filter(None, (panel.title, group))))
+            for group, runs in named.items()
         ]
         places = np.array([place + shift for place, gap in enumerate(gaps) if len(gap)])
         if len(places):
@@ -129,39 +120,33 @@ def _pairs(
             notes.lacks("No runs to compare", name, panel.title)
     if drawn:
         axes.axhline(0, color="black", linewidth=0.8, zorder=1)
-        named_ticks(axes, range(len(groups)), list(groups))
-        axes.set_xlim(-0.6, len(groups) - 0.4)
+        named_ticks(axes, range(len(named)), list(named))
+        axes.set_xlim(-0.6, len(named) - 0.4)
         axes.grid(axis="x", visible=False)
     return drawn
 
 
 def _gaps(
-    study: Study, cells: list[StudyCell], methods: list[str], column: str, notes: Notes, panel: str
+    part: Part[Gaps],
+    runs: pd.DataFrame,
+    methods: list[str],
+    column: str,
+    notes: Notes,
+    panel: str,
 ) -> np.ndarray:
     """First minus second method, matched by all other labels, seed and round."""
-    factor, gaps = 100.0 if is_share(column) else 1.0, []
+    study, factor, gaps = part.study, 100.0 if is_share(column) else 1.0, []
 
-    def read(run: StudyRun):
-        return (
-            run.seed,
-            read_columns(run, "metrics.csv", "round", column).set_index("round")[column],
-        )
+    def read(run: RunFiles) -> pd.Series:
+        return read_columns(run, "metrics.csv", "round", column).set_index("round")[column]
 
-    for cell in cells:
-        other = study.find({**cell.labels, "method": methods[1]})
-        if cell.labels["method"] != methods[0] or other is None:
+    for _, own in groups(runs[runs[METHOD] == methods[0]], study.axes):
+        other = study.cell({**study.labels(own), METHOD: methods[1]})
+        if other is None:
             continue
         first, second = (
-            dict(
-                read_all(
-                    notes.see(own, own.labels["method"], panel),
-                    read,
-                    notes,
-                    own.labels["method"],
-                    panel,
-                )
-            )
-            for own in (cell, other)
+            read_all(notes.see(cell, name, panel), read, notes, name, panel)
+            for cell, name in zip((own, other), methods, strict=True)
         )
         for seed in sorted(first.keys() & second.keys()):
             gaps.append(factor * (first[seed] - second[seed]).dropna().to_numpy(dtype=float))

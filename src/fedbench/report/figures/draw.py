@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -13,7 +12,7 @@ from fedbench.report.figures.drift import draw_drift
 from fedbench.report.figures.groups import Notes, Part
 from fedbench.report.figures.lines import draw_conformal, draw_curves, draw_entropy, draw_layers
 from fedbench.report.figures.maps import draw_partition, draw_selection
-from fedbench.report.figures.measured import Measuring, draw_bars, draw_points
+from fedbench.report.figures.measured import draw_bars, draw_points
 from fedbench.report.figures.style import looks
 from fedbench.report.runs import Study
 from fedbench.report.spec import Several
@@ -32,25 +31,17 @@ FORMS: dict[str, Callable[..., Any]] = {
     "drift": draw_drift,
 }
 TABLES = ("table", "datasets")  # forms that are no figures
-WITH_MEASURES = ("points", "bars")
 
 
-def draw(study: Study, measure: Measuring) -> list[tuple[str, Figure]]:
-    """(title, figure) for each part of the study that is a figure.
-
-    `measure(cell, wanted)` gives the values of a measure, one a seed; None = missing, diverged or
-    not reached.
-    """
+def draw(study: Study) -> list[tuple[str, Figure]]:
+    """(title, figure) for each part of the study that is a figure."""
     show = study.experiment.show
     figures = []
     for part in show.parts if isinstance(show, Several) else [show]:
         if part.form in TABLES:
             continue
-        function = FORMS[part.form]
-        if part.form in WITH_MEASURES:
-            function = partial(function, measure=measure)
         with looks():
-            figure = function(Part(study, part), Notes(study))
+            figure = FORMS[part.form](Part(study, part), Notes(study))
         title = study.experiment.title if part.title is None else part.title
         figures.append((title, figure))
     return figures

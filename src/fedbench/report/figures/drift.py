@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedbench.report.experiment import Cell
 from fedbench.report.figures.groups import Line, Notes, Part
 from fedbench.report.figures.lines import add_to_legend, plot
 from fedbench.report.figures.sheet import Sheet, whole_numbers
 from fedbench.report.figures.style import COLOURS, DASHES, MARKERS, Style
 from fedbench.report.figures.tables import Curve
-from fedbench.report.runs import StudyCell
 from fedbench.report.spec import Drift
 
 
@@ -41,7 +40,6 @@ def draw_drift(part: Part[Drift], notes: Notes) -> Figure:
     show = part.show
     optimum, rounds = show.optimum, show.rounds
     sheet = Sheet(2)
-    nobody = StudyCell(Cell({}, (), ()), [])  # computed here, not run
     optimum_style: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 2)), "linewidth": 1.1}
     sheet.panels[0].axhline(optimum, label="_optimum", **optimum_style)
     for place, (name, optima) in enumerate(show.cases.items()):
@@ -54,9 +52,9 @@ def draw_drift(part: Part[Drift], notes: Notes) -> Figure:
             width=1.8,
             place=place,
         )
-        line = Line(
-            f"{name} (client optima {', '.join(f'{goal:g}' for goal in optima)})", nobody, style
-        )
+        goals = ", ".join(f"{goal:g}" for goal in optima)
+        # Computed here, not run.
+        line = Line(f"{name} (client optima {goals})", {}, pd.DataFrame(), style)
         for axes, values in zip(sheet.panels, (weights, np.abs(weights - optimum)), strict=True):
             plot(axes, Curve(np.arange(rounds + 1), values, values, values), line)
         add_to_legend(sheet, line)

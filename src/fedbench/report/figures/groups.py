@@ -7,8 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+import pandas as pd
+
 from fedbench.report.figures.style import Style, name_of, style_of
-from fedbench.report.runs import DIVERGED, Study, StudyCell, StudyRun
+from fedbench.report.runs import DIVERGED, DONE, FINISHED, Study, groups
 from fedbench.report.spec import Show
 
 MOST_COLUMNS = 5
@@ -22,7 +24,8 @@ class Line:
     """One cell in a panel: a line, a series of points, a bar."""
 
     name: str
-    cell: StudyCell
+    labels: dict[str, str]
+    runs: pd.DataFrame  # the rows of the cell in the table of the study
     style: Style
 
 
@@ -35,7 +38,8 @@ class Panel:
     @property
     def why_empty(self) -> str:
         """What a panel in which nothing is drawn says; the notes say more."""
-        return NOTHING if any(line.cell.finished for line in self.lines) else NO_RUNS
+        some = any((line.runs["status"] == FINISHED).any() for line in self.lines)
+        return NOTHING if some else NO_RUNS
 
 
 @dataclass
@@ -46,38 +50,38 @@ class Part(Generic[Form]):
 
     study: Study
     show: Form
-    cells: list[StudyCell] = field(init=False)
+    runs: pd.DataFrame = field(init=False)
 
     def __post_init__(self) -> None:
-        self.cells = self.study.select(self.show.keep)
+        self.runs = self.study.select(self.show.keep)
 
     def rest(self, *used: str) -> list[str]:
         """Axes with several labels that are not used: their cells must not fall onto one
         another.
         """
-        axes = [axis for axis in self.study.experiment.axes if axis not in used]
-        return [axis for axis in axes if self._count(axis) > 1]
+        return [axis for axis in self.study.axes if axis not in used and self._count(axis) > 1]
 
     def panels(self, panel_axes: list[str], line_axes: list[str]) -> list[Panel]:
         """In the order of the file's labels, the first axis outermost."""
         experiment = self.study.experiment
+        axes = [*self._grid(panel_axes), *line_axes]
+        cells = [(self.study.labels(rows), rows) for _, rows in groups(self.runs, self.study.axes)]
         grouped: dict[str, list[Line]] = {}
-        for cell in sorted(
-            self.cells, key=lambda cell: self._order(cell, [*self._grid(panel_axes), *line_axes])
-        ):
-            style = style_of(experiment, cell.labels, line_axes)
-            line = Line(name_of(cell.labels, line_axes), cell, style)
-            grouped.setdefault(name_of(cell.labels, panel_axes), []).append(line)
+        for labels, rows in sorted(cells, key=lambda cell: self.order(cell[0], axes)):
+            style = style_of(experiment, labels, line_axes)
+            line = Line(name_of(labels, line_axes), labels, rows, style)
+            grouped.setdefault(name_of(labels, panel_axes), []).append(line)
         return [
-            Panel(title, {axis: lines[0].cell.labels[axis] for axis in panel_axes}, lines)
+            Panel(title, {axis: lines[0].labels[axis] for axis in panel_axes}, lines)
             for title, lines in grouped.items()
         ]
 
-    def _order(self, cell: StudyCell, axes: list[str]) -> list[int]:
-        return [list(self.study.experiment.axes[axis]).index(cell.labels[axis]) for axis in axes]
+    def order(self, labels: dict[str, str], axes: list[str]) -> list[int]:
+        """The places of a cell's labels in the file."""
+        return [list(self.study.experiment.axes[axis]).index(labels[axis]) for axis in axes]
 
     def _count(self, axis: str) -> int:
-        return len({cell.labels[axis] for cell in self.cells})
+        return int(self.runs[axis].nunique())
 
     def _grid(self, panel_axes: list[str]) -> list[str]:
         """Two axes span a grid, rows by the first one; but a sheet is wide rather than high."""
@@ -117,21 +121,21 @@ class Notes:
         default_factory=dict
     )  # panel -> whether any run of it is finished
 
-    def see(self, cell: StudyCell, name: str, panel: str = "") -> list[StudyRun]:
-        """The runs of a cell that can be drawn; what is wrong with the others is noted."""
-        runs = cell.runs
-        for run in runs:
-            if run.done and run.summary.get("data", {}).get("source") == "synthetic":
-                self.stand_ins[str(run.summary["data"].get("note") or "synthetic")] = None
-        self.panels[panel] = self.panels.get(panel, False) or bool(cell.finished)
-        diverged = sum(run.status == DIVERGED for run in runs)
+    def see(self, runs: pd.DataFrame, name: str, panel: str = "") -> pd.DataFrame:
+        """Those runs of a cell that can be drawn; what is wrong with the others is noted."""
+        finished, done = runs[runs["status"] == FINISHED], runs[runs["status"].isin(DONE)]
+        for folder in done["folder"]:
+            data = self.study.files(folder).summary.get("data", {})
+            if data.get("source") == "synthetic":
+                self.stand_ins[str(data.get("note") or "synthetic")] = None
+        self.panels[panel] = self.panels.get(panel, False) or not finished.empty
+        diverged = int((runs["status"] == DIVERGED).sum())
         if diverged:
             self.diverged[name, panel] = f"{diverged} of {len(runs)} seeds"
             self.starred.add(name)
-        done = sum(run.done for run in runs)
-        if done < len(runs):
-            self.missing[name, panel] = f"{done} of {len(runs)} seeds"
-        return cell.finished
+        if len(done) < len(runs):
+            self.missing[name, panel] = f"{len(done)} of {len(runs)} seeds"
+        return finished
 
     def lacks(self, what: str, name: str, panel: str = "") -> None:
         self.lacking.setdefault(what, {})[name, panel] = ""
@@ -146,7 +150,7 @@ class Notes:
     def sentences(self) -> list[str]:
         experiment, scale = self.study.experiment, self.study.scale
         sentences = list(self.remarks)
-        if scale != "paper" and self.study.cells:
+        if scale != "paper" and len(self.study.runs):
             sentences.append(f"Scale {scale}: {experiment.reduction(scale) or 'reduced'}")
         if self.stand_ins:
             sentences.append("Stand-in data: " + "; ".join(self.stand_ins))

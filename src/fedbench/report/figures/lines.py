@@ -25,17 +25,11 @@ from fedbench.report.figures.tables import (
     read_all,
     read_columns,
 )
-from fedbench.report.readers import last_rounds
-from fedbench.report.runs import StudyRun
-from fedbench.report.spec import Conformal, Curves, Entropy, Layers, Lines
+from fedbench.report.readers import cost_series, last_rounds
+from fedbench.report.runs import RunFiles
+from fedbench.report.spec import COSTS, Conformal, Curves, Entropy, Layers, Lines
 from fedbench.report.statistics import entropy
 
-X_WORDS = {
-    "round": "round",
-    "seconds": "training time (s)",
-    "bytes": "sent and received (MB)",
-    "gradients": "gradient evaluations",
-}
 BANDS = {
     "std": "± one standard deviation over seeds",
     "range": "from the lowest to the highest seed",
@@ -50,7 +44,7 @@ def draw_curves(part: Part[Curves], notes: Notes) -> Figure:
     x, y = part.show.x, part.show.y
     factor = 100.0 if is_share(y) else 1.0
 
-    def read(run: StudyRun) -> pd.Series:
+    def read(run: RunFiles) -> pd.Series:
         needed = ["bytes_up", "bytes_down"] if x == "bytes" else [x]
         if y == "round_seconds":
             table = read_columns(run, "metrics.csv", "seconds", "round", *needed)
@@ -58,8 +52,7 @@ def draw_curves(part: Part[Curves], notes: Notes) -> Figure:
         else:
             table = read_columns(run, "metrics.csv", y, *needed)
             values = table[y].to_numpy(dtype=float) * factor
-        places = table[needed].sum(axis=1) / (1e6 if x == "bytes" else 1)
-        series = pd.Series(values, index=places.to_numpy())
+        series = pd.Series(values, index=cost_series(table, x).to_numpy())
         return series[np.isfinite(series)]
 
     def dress(axes: Axes, found: list[list[pd.Series]]) -> None:
@@ -69,7 +62,8 @@ def draw_curves(part: Part[Curves], notes: Notes) -> Figure:
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
     combine = at_common_rounds if x == "round" else interpolated
-    return _figure(part, notes, read, combine, X_WORDS.get(x, x), column_words(y), dress)
+    along = COSTS[x].along if x in COSTS else x
+    return _figure(part, notes, read, combine, along, column_words(y), dress)
 
 
 def draw_entropy(part: Part[Entropy], notes: Notes) -> Figure:
@@ -77,19 +71,19 @@ def draw_entropy(part: Part[Entropy], notes: Notes) -> Figure:
     distribution.
     """
     column = part.show.column
-    counts: dict[int, int] = {}  # of the clients of a run
+    counts: set[int] = set()  # of clients, in a panel
 
-    def read(run: StudyRun) -> pd.Series:
+    def read(run: RunFiles) -> pd.Series:
         rounds = (
             read_columns(run, "clients.csv", "round", column)
             .dropna(subset=[column])
             .groupby("round")[column]
         )
-        counts[id(run)] = int(rounds.size().max())
+        counts.add(int(rounds.size().max()))
         return rounds.apply(lambda values: entropy(values.to_numpy(dtype=float))).dropna()
 
     def dress(axes: Axes, found: list[list[pd.Series]]) -> None:
-        for clients in sorted(set(counts.values())):
+        for clients in sorted(counts):
             axes.axhline(
                 math.log(clients), color=GREY, linestyle=(0, (5, 2)), linewidth=1, label="_uniform"
             )
@@ -123,7 +117,7 @@ def draw_layers(part: Part[Layers], notes: Notes) -> Figure:
     """
     prefix, last = "gradient_norm/", part.show.last
 
-    def read(run: StudyRun) -> pd.DataFrame:
+    def read(run: RunFiles) -> pd.DataFrame:
         table = last_rounds(read_columns(run, "clients.csv", "round"), last)
         names = [name for name in table if name.startswith(prefix)]
         if not names:
@@ -168,7 +162,7 @@ def draw_conformal(part: Part[Conformal], notes: Notes) -> Figure:
     """Mean size of the prediction sets against their coverage, a point for each level."""
     rule = part.show.rule
 
-    def read(run: StudyRun) -> pd.DataFrame:
+    def read(run: RunFiles) -> pd.DataFrame:
         table = read_columns(run, "conformal.csv", "method", "level", "coverage", "size")
         return table[table["method"] == rule].set_index("level")
 
@@ -187,7 +181,7 @@ def draw_conformal(part: Part[Conformal], notes: Notes) -> Figure:
 def _figure(
     part: Part[Any],
     notes: Notes,
-    read: Callable[[StudyRun], Any],
+    read: Callable[[RunFiles], Any],
     combine: Callable[[list[Any], str], Curve | None],
     x: str,
     y: str,
@@ -203,9 +197,8 @@ def _figure(
         axes, found = sheet.panels[place], []
         sheet.label(place, panel.title, x, y)
         for line in panel.lines:
-            parts = read_all(
-                notes.see(line.cell, line.name, panel.title), read, notes, line.name, panel.title
-            )
+            runs = notes.see(line.runs, line.name, panel.title)
+            parts = list(read_all(runs, read, notes, line.name, panel.title).values())
             curve = combine(parts, band) if parts else None
             if curve is not None:
                 found.append(parts)

@@ -16,7 +16,7 @@ from fedbench.report.figures.groups import NO_RUNS, Notes, Part
 from fedbench.report.figures.sheet import Sheet, empty, finish, new_figure, whole_numbers
 from fedbench.report.figures.style import COLOURS, PALE, literal
 from fedbench.report.figures.tables import Lacking, read_all, read_columns
-from fedbench.report.runs import StudyRun
+from fedbench.report.runs import DONE, RunFiles
 from fedbench.report.spec import Panels, Selection
 
 SMALL_MULTIPLES = 10  # clients up to which each has its own small raster, in two rows
@@ -26,7 +26,7 @@ CHOSEN = "ecgr_selected"
 def draw_partition(part: Part[Panels], notes: Notes) -> Figure:
     """Samples of each class that each client has, first seed."""
 
-    def read(run: StudyRun) -> np.ndarray:
+    def read(run: RunFiles) -> np.ndarray:
         table = read_columns(run, "partition.csv", "client").sort_values("client")
         classes = sorted(
             (int(name.removeprefix("class_")), name) for name in table if name.startswith("class_")
@@ -39,11 +39,11 @@ def draw_partition(part: Part[Panels], notes: Notes) -> Figure:
     sheet = Sheet(len(panels), columns, {1: (6.0, 4.2), 2: (4.8, 3.7)}.get(columns, (4.4, 3.4)))
     for place, panel in enumerate(panels):
         axes = sheet.panels[place]
-        notes.see(panel.lines[0].cell, "", panel.title)
-        done = [run for run in panel.lines[0].cell.runs if run.done][
-            :1
-        ]  # a split is one before training goes wrong
-        found = [counts for counts in read_all(done, read, notes, "", panel.title) if counts.size]
+        runs = panel.lines[0].runs
+        notes.see(runs, "", panel.title)
+        done = runs[runs["status"].isin(DONE)][:1]  # a split is one before training goes wrong
+        read_off = read_all(done, read, notes, "", panel.title)
+        found = [counts for counts in read_off.values() if counts.size]
         if found:
             axes.grid(False)
             image = draw_counts(axes, found[0], fontsize=6)
@@ -51,8 +51,8 @@ def draw_partition(part: Part[Panels], notes: Notes) -> Figure:
             sheet.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.05, aspect=30).set_label(
                 "samples", fontsize=8
             )
-            if len(panel.lines[0].cell.runs) > 1:
-                notes.remark(f"Seed {done[0].seed} is shown")
+            if len(runs) > 1:
+                notes.remark(f"Seed {next(iter(read_off))} is shown")
         else:
             empty(axes, panel.why_empty)
         axes.set(xlabel="", ylabel="")
@@ -72,14 +72,14 @@ def draw_selection(part: Part[Selection], notes: Notes) -> Figure:
     panel_axes = [*part.show.panels, *part.rest(*part.show.panels)]
     panels, found = part.panels(panel_axes, []), {}
     for panel in panels:
-        runs = first_run(panel.lines[0].cell, notes, panel.title)
-        for rasters in read_all(runs, read_rasters, notes, "", panel.title):
+        runs = first_run(panel.lines[0].runs, notes, panel.title)
+        for rasters in read_all(runs, read_rasters, notes, "", panel.title).values():
             found[panel.title] = rasters
     titles = [panel.title for panel in panels] or [""]
     return (_overviews if everybody else _single_clients)(part, notes, titles, found)
 
 
-def read_rasters(run: StudyRun) -> dict[int, np.ndarray]:
+def read_rasters(run: RunFiles) -> dict[int, np.ndarray]:
     """For every client a map [round, step]: 1 = chosen, 0 = not chosen, not a number = there was no
     such step.
     """

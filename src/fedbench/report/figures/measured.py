@@ -16,10 +16,9 @@ from fedbench.report.figures.groups import Line, Notes, Panel, Part
 from fedbench.report.figures.lines import add_to_legend
 from fedbench.report.figures.sheet import Sheet, empty, named_ticks
 from fedbench.report.figures.style import literal, measure_words, name_of, number
-from fedbench.report.runs import DIVERGED, StudyCell
+from fedbench.report.runs import DIVERGED
 from fedbench.report.spec import Bars, Measure, Points
-
-Measuring = Callable[[StudyCell, Measure], list[float | None]]
+from fedbench.report.value import numbers_of
 
 NUMBERED_BARS = 24  # bars of a panel that have their number above them
 NARROW = 0.2  # bars whose numbers stand upright; the distance between groups is 1
@@ -35,14 +34,11 @@ class Value:
     diverged: bool
 
 
-def draw_points(part: Part[Points], notes: Notes, measure: Measuring) -> Figure:
+def draw_points(part: Part[Points], notes: Notes) -> Figure:
     """A measure along an axis of the study; a row of panels for each measure."""
     along = part.show.x
-    labels = [
-        label
-        for label in part.study.experiment.axes[along]
-        if any(c.labels[along] == label for c in part.cells)
-    ]
+    known_labels = set(part.runs[along])
+    labels = [label for label in part.study.experiment.axes[along] if label in known_labels]
     numbers = [number(label) for label in labels]
     known = [one for one in numbers if one is not None]
     numeric = bool(labels) and len(known) == len(labels)
@@ -51,7 +47,7 @@ def draw_points(part: Part[Points], notes: Notes, measure: Measuring) -> Figure:
     )
 
     def draw(axes: Axes, lines: list[Line], values: list[Value], style: Any) -> None:
-        where = np.array([places[line.cell.labels[along]] for line in lines], dtype=float)
+        where = np.array([places[line.labels[along]] for line in lines], dtype=float)
         order = np.argsort(where, kind="stable")
         means, stds = (
             np.array([getattr(value, key) for value in values]) for key in ("mean", "std")
@@ -71,10 +67,10 @@ def draw_points(part: Part[Points], notes: Notes, measure: Measuring) -> Figure:
         named_ticks(axes, list(places.values()), labels)
         axes.margins(x=0.06)
 
-    return _figure(part, notes, measure, (part.show.lines, [along]), draw, dress, add_to_legend)
+    return _figure(part, notes, (part.show.lines, [along]), draw, dress, add_to_legend)
 
 
-def draw_bars(part: Part[Bars], notes: Notes, measure: Measuring) -> Figure:
+def draw_bars(part: Part[Bars], notes: Notes) -> Figure:
     """A measure as bars side by side, in groups."""
     along = part.show.groups
     lines = [line for panel in _panels(part, part.show.bars, along) for line in panel.lines]
@@ -109,7 +105,7 @@ def draw_bars(part: Part[Bars], notes: Notes, measure: Measuring) -> Figure:
         axes.grid(axis="x", visible=False)
         axes.margins(y=0.16)
 
-    return _figure(part, notes, measure, (part.show.bars, along), draw, dress, _bar_in_legend)
+    return _figure(part, notes, (part.show.bars, along), draw, dress, _bar_in_legend)
 
 
 def _write_value(axes: Axes, place: float, value: Value, numbered: bool, width: float) -> None:
@@ -128,15 +124,11 @@ def _write_value(axes: Axes, place: float, value: Value, numbered: bool, width: 
 
 
 def _group(part: Part[Bars], line: Line) -> str:
-    return ", ".join(line.cell.labels[axis] for axis in part.show.groups)
+    return ", ".join(line.labels[axis] for axis in part.show.groups)
 
 
 def _by_group(part: Part[Bars], lines: list[Line]) -> list[Line]:
-    axes = part.study.experiment.axes
-    return sorted(
-        lines,
-        key=lambda line: [list(axes[a]).index(line.cell.labels[a]) for a in part.show.groups],
-    )
+    return sorted(lines, key=lambda line: part.order(line.labels, part.show.groups))
 
 
 def _panels(part: Part[Any], told_apart: list[str], along: list[str]) -> list[Panel]:
@@ -147,7 +139,6 @@ def _panels(part: Part[Any], told_apart: list[str], along: list[str]) -> list[Pa
 def _figure(
     part: Part[Any],
     notes: Notes,
-    measure: Measuring,
     axes_of: tuple[list[str], list[str]],
     draw: Callable[[Axes, list[Line], list[Value], Any], None],
     dress: Callable[[Axes], None],
@@ -166,7 +157,7 @@ def _figure(
         sheet.label(place, panel.title, ", ".join(along), measure_words(shown))
         named: dict[str, list[tuple[Line, Value]]] = {}
         for line in panel.lines:
-            value = _value(line, panel, along, notes, measure, shown)
+            value = _value(part, line, panel, along, notes, shown)
             named.setdefault(line.name, []).append((line, value))
         some = [
             name
@@ -186,25 +177,20 @@ def _figure(
 
 
 def _value(
-    line: Line,
-    panel: Panel,
-    along: list[str],
-    notes: Notes,
-    measure: Measuring,
-    shown: Measure,
+    part: Part[Any], line: Line, panel: Panel, along: list[str], notes: Notes, shown: Measure
 ) -> Value:
-    where = ", ".join(filter(None, (panel.title, name_of(line.cell.labels, along))))
-    runs = notes.see(line.cell, line.name, where)
-    given = [float(value) for value in measure(line.cell, shown) if value is not None]
-    if len(given) < len(runs):
+    where = ", ".join(filter(None, (panel.title, name_of(line.labels, along))))
+    finished = notes.see(line.runs, line.name, where)
+    given = numbers_of(part.study, line.runs, shown)
+    lacking = not given or (shown.label in finished and finished[shown.label].isna().any())
+    if lacking and len(finished):
         notes.lacks(f"{shown.label} not reached by every seed", line.name, where)
     if not given:
-        return Value(np.nan, 0.0, any(run.status == DIVERGED for run in line.cell.runs))
+        return Value(np.nan, 0.0, bool((line.runs["status"] == DIVERGED).any()))
     if len(given) > 1:
         notes.remark("Means over seeds, with one standard deviation")
-    return Value(
-        float(np.mean(given)), float(np.std(given, ddof=1)) if len(given) > 1 else 0.0, False
-    )
+    std = float(np.std(given, ddof=1)) if len(given) > 1 else 0.0
+    return Value(float(np.mean(given)), std, False)
 
 
 def _bar_in_legend(sheet: Sheet, line: Line) -> None:

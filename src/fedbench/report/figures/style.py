@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib
 
 from fedbench.report.experiment import REFERENCE, Experiment
-from fedbench.report.spec import Measure
+from fedbench.report.spec import COST_OF, COSTS, Measure
 from fedbench.runs.curves import COLOURS, DASHES, PALE
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
@@ -184,13 +184,7 @@ COLUMN_WORDS = {
     "local_before_accuracy": "own test accuracy before local training",
     "local_after_accuracy": "own test accuracy after local training",
 }
-UNITS = {
-    "best_accuracy": "%",
-    "accuracy_at_best_val": "%",
-    "final_accuracy": "%",
-    "mean_accuracy_last": "%",
-    "area": "%",
-    "bytes_to": "MB",
+UNITS = {name: COSTS[kind].unit for name, kind in COST_OF.items()} | {
     "seconds": "s",
     "round_seconds": "s",
 }
@@ -208,5 +202,6 @@ def column_words(column: str) -> str:
 
 def measure_words(measure: Measure) -> str:
     """The label of a measure with its unit, unless it names one."""
-    label, unit = measure.label, UNITS.get(measure.name) or ("%" if measure.percent else "")
+    label, percent = measure.label, measure.is_accuracy or measure.percent
+    unit = "%" if percent else UNITS.get(measure.name, "")
     return f"{label} ({unit})" if unit and unit not in label and "(" not in label else label

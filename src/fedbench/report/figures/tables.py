@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from fedbench.report.figures.groups import Notes
 from fedbench.report.readers import UNREADABLE
-from fedbench.report.runs import StudyRun
+from fedbench.report.runs import RunFiles
 
+Found = TypeVar("Found")
 GRID = 200  # points of a curve whose seeds have no x in common
 
 
@@ -19,7 +21,7 @@ class Lacking(Exception):
     """A run has no such file or column; the message says which."""
 
 
-def read_columns(run: StudyRun, file: str, *columns: str) -> pd.DataFrame:
+def read_columns(run: RunFiles, file: str, *columns: str) -> pd.DataFrame:
     try:
         table = run.metrics if file == "metrics.csv" else run.table(file)
     except FileNotFoundError as error:
@@ -33,12 +35,14 @@ def read_columns(run: StudyRun, file: str, *columns: str) -> pd.DataFrame:
     return table
 
 
-def read_all(runs: Sequence[StudyRun], read, notes: Notes, name: str, panel: str) -> list:
-    """What `read` makes of each run; a run that lacks something is noted."""
-    found = []
-    for run in runs:
+def read_all(
+    runs: pd.DataFrame, read: Callable[[RunFiles], Found], notes: Notes, name: str, panel: str
+) -> dict[int, Found]:
+    """What `read` makes of each run, by its seed; a run that lacks something is noted."""
+    found = {}
+    for seed, folder in zip(runs["seed"], runs["folder"], strict=True):
         try:
-            found.append(read(run))
+            found[int(seed)] = read(notes.study.files(folder))
         except Lacking as lack:
             notes.lacks(str(lack), name, panel)
     return found
