@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.report import cli, spec
+from fedbench.report import cli, runs, spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-an-experiment.md"
 
@@ -108,6 +108,13 @@ def test_the_example_of_the_docs_runs_and_its_figure_shares_the_runs(fedbench, m
     assert outcome.status == 0, outcome.err
     assert "12 of 12 runs finished" in outcome.out
     assert "FedProx 1" in Path("results/tables/full/pull.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.M | re.S)
+    names: dict = {}
+    exec(program, names)
+    axes, measure = ["method", "alpha"], ["Best", "Best state", "Best limit"]
+    assert list(names["runs"]) == [*axes, *runs.FACTS, *measure]
+    assert len(names["runs"]) == 12
+    assert "FedProx 0.01" in capfd.readouterr().out
     assert tables(monkeypatch, "run", "--config-dir", "own", "--only", "pull_curves") == 0
     assert "12 runs done, 0 to do" in capfd.readouterr().out
     assert Path("results/figures/full/pull_curves.png").is_file()
@@ -134,6 +141,13 @@ def words_of(section: str) -> set[str]:
 )
 def test_the_reference_has_every_key(section, schema):
     assert words_of(section) == set(spec.keys_of(schema))
+
+
+def test_the_columns_of_the_runs_are_explained():
+    text = PAGE.read_text().split("## The runs as a table\n")[1].split("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]*) \|", text, flags=re.M)
+    words = [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+    assert words == [*runs.FACTS, "<measure>", "<measure> state", "<measure> limit"]
 
 
 def test_the_reference_has_every_key_of_every_form():

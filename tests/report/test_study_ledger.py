@@ -103,17 +103,10 @@ def test_a_run_is_counted_once_and_shared_where_it_comes_again(results):
         experiment="small/figure1",
     )
     ledger = Ledger([first, second], results)
-    one, two = ledger.lines
-    assert dict(one.counts) == {
-        "finished": 1,
-        "diverged": 1,
-        "missing": 1,
-        "failed": 1,
-        "running": 1,
-        "refused": 1,
-    }
-    assert (one.shared, two.shared) == (0, 2)
-    assert dict(two.counts) == {"missing": 1, "refused": 1}
+    states = ["done", "shared", "missing", "running", "failed", "refused"]
+    assert list(ledger.counts) == states
+    assert ledger.counts.loc["small/table1"].tolist() == [2, 0, 1, 1, 1, 1]
+    assert ledger.counts.loc["small/figure1"].tolist() == [0, 2, 1, 0, 0, 1]
     assert [one.folder for one in ledger.missing] == ["runs/x/cut", "runs/x/failed", "runs/x/other"]
 
 

@@ -27,11 +27,13 @@ FILES = [
     *(
         "tables/smoke/small/figure1.csv",
         "tables/smoke/small/figure1.md",
+        "tables/smoke/small/figure1.runs.csv",
         "tables/smoke/small/figure1.tex",
     ),
     *(
         "tables/smoke/small/table1.csv",
         "tables/smoke/small/table1.md",
+        "tables/smoke/small/table1.runs.csv",
         "tables/smoke/small/table1.tex",
     ),
 ]

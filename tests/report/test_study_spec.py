@@ -15,9 +15,8 @@ from fedbench.report.checks import read_study
 from fedbench.report.experiment import load
 from fedbench.report.figures.draw import FORMS as DRAWN
 from fedbench.report.figures.draw import TABLES
-from fedbench.report.measures import DERIVED
-from fedbench.report.readers import READERS
-from fedbench.report.spec import FORMS, MEASURES
+from fedbench.report.readers import OF_A_RUN, OF_A_STUDY
+from fedbench.report.spec import FORMS, MEASURES, McNemar, OfAnother
 
 STUDY = yaml.safe_load("""
 title: Rates
@@ -79,6 +78,8 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("seeds", 3, "study.seeds=3: must be a list, such as [a, b]"),
     ("axes", [], "study.axes=[]: must be a section with keys of its own"),
     ("axes.rate", {}, "study.axes.rate={}: must have a label"),
+    ("axes.status", {"a": ""}, "study.axes=status: must not be the name of a column that every"),
+    ("show.measures.rate", "seconds", "study.show.measures=rate: must not be the name of an axis"),
     ("axes.rate.0.1", ["x"], "study.axes.rate.0.1=['x']: must be text"),
     ("keep.rates", [0.1], "study.keep=rates: did you mean 'rate'?"),
     ("keep.rate", [0.3], "study.keep.rate=0.3: did you mean '0.2'?"),
@@ -249,7 +250,8 @@ def test_published_numbers_that_cannot_be_read_are_refused(tmp_path, monkeypatch
 
 def test_every_form_and_measure_that_can_be_made_has_its_types_and_the_other_way_round():
     assert set(FORMS) == {*DRAWN, *TABLES, "several"}
-    assert set(MEASURES) == {*READERS, *DERIVED}
+    derived = {name for name, kind in MEASURES.items() if issubclass(kind, OfAnother | McNemar)}
+    assert set(MEASURES) == {*OF_A_RUN, *OF_A_STUDY, *derived}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from fedbench.report.spec import (
     CLAIM_KINDS,
     METHOD,
     OF_AXES,
+    OF_RUNS,
     SCALES,
     WITHOUT_RUNS,
     ClientBoxes,
@@ -79,6 +80,8 @@ def _check(study: Study) -> None:
         _check_seeds(study.seeds, "study.seeds")
     for axis, labels in study.axes.items():
         require(bool(labels), f"study.axes.{axis}", "{}", "must have a label")
+        rule = "must not be the name of a column that every table of runs has"
+        require(axis not in OF_RUNS, "study.axes", axis, rule)
     _check_where(study, study.keep, "study.keep")
     for place, combination in enumerate(study.skip):
         _check_where(study, combination, f"study.skip[{place}]")
@@ -138,6 +141,9 @@ def _check_shown(study: Study) -> dict[str, Measure]:
     for show, key in parts:
         _check_form(study, show, key)
         for label, measure in show.measures.items():
+            taken = label in study.axes or label in OF_RUNS
+            rule = "must not be the name of an axis, or of a column that every table of runs has"
+            require(not taken, f"{key}.measures", label, rule)
             _check_measure(study, measure, found, f"{key}.measures.{label}")
     return found
 

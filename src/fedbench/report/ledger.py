@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from fedbench.core.errors import BadInput
 from fedbench.report.calibrate import Estimate
 from fedbench.report.execute import FAILURE
 from fedbench.report.experiment import find_file, load, names
-from fedbench.report.plan import Job, Plan, read_plan
+from fedbench.report.plan import OF_JOBS, Job, Plan, jobs_of, read_plan
 from fedbench.report.runs import (
     DIVERGED,
     DONE,
@@ -31,6 +30,9 @@ from fedbench.report.runs import (
 from fedbench.report.spec import SCALES
 from fedbench.runs.archive import ARCHIVE, find_run
 
+COMPLETE, SHARED = "done", "shared"  # what the ledger calls a run beside its status
+SHOWN = (COMPLETE, SHARED, MISSING, RUNNING, FAILED, REFUSED)
+EMPTY = [*OF_JOBS, "experiment", "status"]  # columns of a ledger without any run
 # Columns of a plan that only running needs.
 NOT_OF_STUDIES = ("words", "work", "config", "broken")
 
@@ -129,79 +131,62 @@ def study_of(plan: Plan, results: Path) -> Study:
     return Study(replace(experiment, remarks=remarks), plan.scale, runs, results)
 
 
-@dataclass
-class Line:
-    """An experiment in the ledger. A run that an experiment above has as well is counted there, as
-    shared here.
+class Ledger:
+    """What is done and what is missing of some plans; `all_again`: everything is missing.
+
+    A run that an experiment above has as well is counted there, as shared here.
     """
 
-    experiment: str
-    counts: Counter[str]
-    shared: int
-    missing: list[Job]
-
-
-class Ledger:
-    """What is done and what is missing of some plans; `all_again`: everything is missing."""
-
     def __init__(self, plans: list[Plan], results: Path, all_again: bool = False):
-        self.lines: list[Line] = []
-        self.unplanned: list[Job] = []  # refused, or the program failed on them: they cannot be run
-        seen: set[str] = set()
-        for plan in plans:
-            counts: Counter[str] = Counter()
-            missing, shared = [], 0
-            for job in plan.jobs:
-                if job.folder and job.folder in seen:
-                    shared += 1
-                    continue
-                seen.add(job.folder)
-                status = status_of(job, results).status
-                if all_again and status in DONE:
-                    status = MISSING
-                counts[status] += 1
-                if status in (MISSING, FAILED) and not job.broken:
-                    missing.append(job)
-                if job.problem:
-                    self.unplanned.append(job)
-            self.lines.append(Line(plan.experiment, counts, shared, missing))
+        self.experiments = [plan.experiment for plan in plans]
+        tables = [
+            plan.runs.assign(experiment=plan.experiment, status=statuses(plan, results)["status"])
+            for plan in plans
+            if len(plan.runs)
+        ]
+        self.runs = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=EMPTY)
+        if all_again:
+            self.runs["status"] = self.runs["status"].replace(list(DONE), MISSING)
+        again = self.runs["folder"].duplicated() & (self.runs["folder"] != "")
+        self.runs.loc[again, "status"] = SHARED
+
+    @property
+    def to_do(self) -> pd.DataFrame:
+        """The rows of the runs that are missing, or failed before and are tried again."""
+        tried = self.runs["status"].isin((MISSING, FAILED)) & (self.runs["folder"] != "")
+        return self.runs[tried]
 
     @property
     def missing(self) -> list[Job]:
-        return [job for line in self.lines for job in line.missing]
+        return jobs_of(self.to_do)
+
+    @property
+    def unplanned(self) -> list[Job]:
+        """Refused, or the program failed on them: they cannot be run."""
+        return jobs_of(self.runs[self.runs["problem"] != ""])
+
+    @property
+    def counts(self) -> pd.DataFrame:
+        """How many runs of each experiment are in which state."""
+        found = pd.crosstab(self.runs["experiment"], self.runs["status"])
+        found = found.reindex(self.experiments, fill_value=0)
+        found[COMPLETE] = found.reindex(columns=list(DONE), fill_value=0).sum(axis=1)
+        return found.reindex(columns=list(SHOWN), fill_value=0)
 
     def show(self, console: Console, estimates: dict[str, Estimate], processes: int) -> None:
         """`estimates` has one for the folder of every missing run."""
         table = Table(title="What is done and what is missing", title_justify="left")
-        for name in (
-            "experiment",
-            "done",
-            "shared",
-            "missing",
-            "running",
-            "failed",
-            "refused",
-            "time",
-            "memory",
-            "disk",
-        ):
+        for name in ("experiment", *SHOWN, "time", "memory", "disk"):
             table.add_column(name, justify="left" if name == "experiment" else "right")
-        total: Counter[str] = Counter()
-        for line in self.lines:
-            counts = line.counts
-            own = [estimates[job.folder] for job in line.missing if job.folder in estimates]
-            numbers = [sum(counts[name] for name in DONE), line.shared]
-            numbers += [counts[name] for name in (MISSING, RUNNING, FAILED, REFUSED)]
-            table.add_row(
-                line.experiment,
-                *(str(number) if number else "" for number in numbers),
-                *_words(own, processes),
-            )
-            total.update(
-                {"done": numbers[0], **{name: counts[name] for name in (MISSING, FAILED, REFUSED)}}
-            )
+        counts, to_do = self.counts, self.to_do
+        for experiment, numbers in counts.iterrows():
+            folders = to_do.loc[to_do["experiment"] == experiment, "folder"]
+            own = [estimates[folder] for folder in folders if folder in estimates]
+            shown = [str(number) if number else "" for number in numbers]
+            table.add_row(str(experiment), *shown, *_words(own, processes))
+        total = counts.sum()
         console.print(table)
-        words = [f"{total['done']} runs done, {len(self.missing)} to do"]
+        words = [f"{total[COMPLETE]} runs done, {len(to_do)} to do"]
         if estimates:
             time, memory, disk = _words(list(estimates.values()), processes)
             words.append(
@@ -210,11 +195,8 @@ class Ledger:
         if total[REFUSED]:
             words.append(f"{total[REFUSED]} refused")
         unknown = sum(not estimate.known for estimate in estimates.values())
-        words += (
-            [f"{unknown} runs could not be calibrated and are not in these numbers"]
-            if unknown
-            else []
-        )
+        if unknown:
+            words.append(f"{unknown} runs could not be calibrated and are not in these numbers")
         console.print("; ".join(words))
 
 

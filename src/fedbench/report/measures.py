@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedbench.report.readers import READERS, UNREADABLE, Reading, Row
+from fedbench.report.readers import UNREADABLE, Reading, Row, read
 from fedbench.report.runs import DIVERGED, FACTS, FINISHED, Study, groups
 from fedbench.report.spec import ComparedTo, McNemar, Measure, OfAnother, Place, SpeedUp
 
@@ -87,11 +87,11 @@ def _reading(study: Study, row: Row, measure: Measure) -> Reading:
         return Reading(None, "diverged")
     if row["status"] != FINISHED:
         return Reading(None, "missing")
-    files = study.files(row["folder"])
     try:
-        return READERS[measure.name](study, row, files, measure)
+        return read(study, row, measure)
     except UNREADABLE as error:
-        left_out = isinstance(error, FileNotFoundError) and "not_archived" in files.summary
+        summary = study.files(row["folder"]).summary
+        left_out = isinstance(error, FileNotFoundError) and "not_archived" in summary
         return Reading(None, "not archived" if left_out else "damaged")
 
 

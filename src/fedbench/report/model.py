@@ -170,7 +170,8 @@ class Entry:
     remarks: list[str] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
     runs: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(LINKS)))
-    table: pd.DataFrame | None = None  # a row a run, with the measures (see runs.py)
+    # A row a run, with the measures (see runs.py).
+    table: pd.DataFrame = field(default_factory=pd.DataFrame)
     problems: list[str] = field(default_factory=list)
     unrendered: bool = False  # the program failed on it; `problems` has the traceback
     plumbing: bool = False  # a scale that proves that everything runs, and judges nothing

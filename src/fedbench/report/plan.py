@@ -122,12 +122,17 @@ class Plan:
 
     @property
     def jobs(self) -> list[Job]:
-        return [Job(**row) for row in self.runs[list(OF_JOBS)].to_dict("records")]
+        return jobs_of(self.runs)
 
     def update(self, jobs: Sequence[Job]) -> None:
         """Take what became known of the jobs, in their order."""
         known = pd.DataFrame([vars(job) for job in jobs], self.runs.index, list(OF_JOBS))
         self.runs = self.runs.assign(**known)
+
+
+def jobs_of(runs: pd.DataFrame) -> list[Job]:
+    """The rows of a plan, or of several, as what processes are given."""
+    return [Job(**row) for row in runs[list(OF_JOBS)].to_dict("records")]
 
 
 def plan_file(results: Path, experiment: str, scale: str, trials: bool = False) -> Path:

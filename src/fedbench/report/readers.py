@@ -1,10 +1,13 @@
 """How each measure is read off the files of one run: a number, or why there is none.
 
-Every reader gets the study, the run's row in its table, the run's files, and the measure.
+A measure of one run alone is a function of the run's files and the measure, which returns a number,
+or None or NaN when the files have none. One that needs another run gets the study and the run's row
+as well, and returns a reading.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -58,24 +61,24 @@ def cost_series(metrics: pd.DataFrame, kind: str) -> pd.Series:
     return metrics[kind].astype(float)
 
 
-def _accuracy(key: str) -> Callable[..., Reading]:
-    return lambda study, row, run, measure: Reading(PERCENT * run.summary[key])
+def _accuracy(key: str) -> Callable[[RunFiles, Measure], float]:
+    return lambda run, measure: PERCENT * float(run.summary[key])
 
 
-def _accuracy_at_best_val(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
+def _accuracy_at_best_val(run: RunFiles, measure: Measure) -> float | None:
     """On the test set, in the round that is the best one on validation data, if there are any."""
     accuracy = run.summary.get("accuracy_at_best_val")
-    return Reading(None, "missing") if accuracy is None else Reading(PERCENT * accuracy)
+    return None if accuracy is None else PERCENT * float(accuracy)
 
 
-def _mean_accuracy_last(study: Study, row: Row, run: RunFiles, measure: LastRounds) -> Reading:
+def _mean_accuracy_last(run: RunFiles, measure: LastRounds) -> float | None:
     """Over the evaluations in so many rounds at the end; the last one counts in any case."""
     rounds = run.metrics["round"]
     last = run.metrics.test_accuracy[rounds > rounds.iloc[-1] - measure.rounds]
-    return Reading(PERCENT * float(last.mean()))
+    return PERCENT * float(last.mean())
 
 
-def _area(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
+def _area(run: RunFiles, measure: Measure) -> float | None:
     """The mean over rounds of the accuracy: the area under its curve, by the trapezoidal rule, for
     a width of one.
     """
@@ -84,30 +87,29 @@ def _area(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
         run.metrics.test_accuracy.to_numpy(float),
     )
     if len(rounds) < 2:
-        return Reading(PERCENT * float(accuracy.mean()))
-    return Reading(PERCENT * float(np.trapezoid(accuracy, rounds) / (rounds[-1] - rounds[0])))
+        return PERCENT * float(accuracy.mean())
+    return PERCENT * float(np.trapezoid(accuracy, rounds) / (rounds[-1] - rounds[0]))
 
 
-def _metric(study: Study, row: Row, run: RunFiles, measure: Metric) -> Reading:
+def _metric(run: RunFiles, measure: Metric) -> float | None:
     """A column at the last evaluated round, at that of the best accuracy, or its mean over all."""
     if measure.column not in run.metrics:
-        return Reading(None, "missing")
+        return None
     column = run.metrics.set_index("round")[measure.column]
     if measure.rounds is not None:  # evaluated in these rounds alone, the first and the last given
         first, last = measure.rounds
         column = column[(column.index >= first) & (column.index <= (last or column.index[-1]))]
         if column.empty:
-            return Reading(None, "missing")
+            return None
     places = {"final": column.index[-1:], "best": [run.summary["best_round"]], "mean": column.index}
     value = float(column[places[measure.at]].mean(skipna=False))
-    factor = PERCENT if measure.percent else 1.0
-    return Reading(factor * value) if np.isfinite(value) else Reading(None, "missing")
+    return PERCENT * value if measure.percent else value
 
 
-def _largest_class(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
+def _largest_class(run: RunFiles, measure: Measure) -> float | None:
     """What a model would score that always guesses the most frequent class of the test set."""
     labels = run.predictions["labels"]
-    return Reading(PERCENT * float(np.bincount(labels).max() / len(labels)))
+    return PERCENT * float(np.bincount(labels).max() / len(labels))
 
 
 def _in_third(rounds: pd.Series, end: float, third: str) -> pd.Series:
@@ -115,14 +117,14 @@ def _in_third(rounds: pd.Series, end: float, third: str) -> pd.Series:
     return rounds <= end / 3 if third == "first" else rounds > 2 * end / 3
 
 
-def _oscillation(study: Study, row: Row, run: RunFiles, measure: Oscillation) -> Reading:
+def _oscillation(run: RunFiles, measure: Oscillation) -> float | None:
     """The mean absolute change of the accuracy from one evaluation to the next, in points, over the
     last third of the rounds, or the first.
     """
     rounds = run.metrics["round"]
     inside = _in_third(rounds, rounds.iloc[-1], measure.third)
     changes = run.metrics.test_accuracy[inside].diff().abs().dropna()
-    return Reading(PERCENT * float(changes.mean())) if len(changes) else Reading(None, "missing")
+    return PERCENT * float(changes.mean())
 
 
 def _stays_above(study: Study, row: Row, run: RunFiles, measure: StaysAbove) -> Reading:
@@ -170,19 +172,19 @@ def target_of(study: Study, row: Row, target: Any) -> float | None:
     )
 
 
-def _seconds(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
-    return Reading(float(run.summary["train_seconds"]))
+def _seconds(run: RunFiles, measure: Measure) -> float | None:
+    return float(run.summary["train_seconds"])
 
 
-def _megabytes(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
+def _megabytes(run: RunFiles, measure: Measure) -> float | None:
     """Sent and received by all clients together, in all rounds."""
-    return Reading(float(cost_series(run.metrics, "bytes").iloc[-1]))
+    return float(cost_series(run.metrics, "bytes").iloc[-1])
 
 
-def _round_seconds(study: Study, row: Row, run: RunFiles, measure: Measure) -> Reading:
+def _round_seconds(run: RunFiles, measure: Measure) -> float | None:
     """The mean time of a round, with its evaluation."""
     last = run.metrics.iloc[-1]
-    return Reading(float(last["seconds"] / last["round"]))
+    return float(last["seconds"] / last["round"])
 
 
 def last_rounds(clients: pd.DataFrame, rounds: int | None) -> pd.DataFrame:
@@ -194,7 +196,7 @@ def last_rounds(clients: pd.DataFrame, rounds: int | None) -> pd.DataFrame:
     )
 
 
-def _client_column(study: Study, row: Row, run: RunFiles, measure: ClientColumn) -> Reading:
+def _client_column(run: RunFiles, measure: ClientColumn) -> float | None:
     """A column of clients.csv, mean over rounds of what `of` says of the clients of a round, or of
     one `client`.
 
@@ -206,13 +208,12 @@ def _client_column(study: Study, row: Row, run: RunFiles, measure: ClientColumn)
         end = run.metrics["round"].iloc[-1]
         table = table[_in_third(table["round"], end, measure.third)]
     if measure.column not in table:
-        return Reading(None, "missing")
+        return None
     table = table.dropna(subset=[measure.column])
     if measure.client is not None:
         table = table[table["client"] == measure.client]
     if measure.of == "labels":
-        value = _with_labels(table, measure.column, run.table("partition.csv"))
-        return Reading(value) if np.isfinite(value) else Reading(None, "missing")
+        return _with_labels(table, measure.column, run.table("partition.csv"))
     kinds: dict[str, Callable[..., Any]] = {
         "mean": np.mean,
         "spread": np.std,
@@ -221,8 +222,7 @@ def _client_column(study: Study, row: Row, run: RunFiles, measure: ClientColumn)
     }
     of = kinds[measure.of]
     rounds = [of(own.to_numpy(float)) for _, own in table.groupby("round")[measure.column]]
-    value = float(np.mean(rounds)) if rounds else np.nan
-    return Reading(value) if np.isfinite(value) else Reading(None, "missing")
+    return float(np.mean(rounds)) if rounds else None
 
 
 def _with_labels(table: pd.DataFrame, column: str, partition: pd.DataFrame) -> float:
@@ -232,15 +232,15 @@ def _with_labels(table: pd.DataFrame, column: str, partition: pd.DataFrame) -> f
     return float(means.rank().corr(held.reindex(means.index).rank()))
 
 
-def _set_size(study: Study, row: Row, run: RunFiles, measure: SetSize) -> Reading:
+def _set_size(run: RunFiles, measure: SetSize) -> float | None:
     """The mean size of conformal prediction sets at a level."""
     table = run.table("conformal.csv")
     own = table[table["method"] == measure.rule]
     found = own[np.isclose(own["level"], measure.level)]
-    return Reading(float(found["size"].iloc[0])) if len(found) else Reading(None, "missing")
+    return float(found["size"].iloc[0]) if len(found) else None
 
 
-def _gradient_norm(study: Study, row: Row, run: RunFiles, measure: GradientNorm) -> Reading:
+def _gradient_norm(run: RunFiles, measure: GradientNorm) -> float | None:
     """Of the norms of all layers (or of one), clients and rounds (or the `last` ones): mean,
     variance or maximum.
     """
@@ -252,9 +252,9 @@ def _gradient_norm(study: Study, row: Row, run: RunFiles, measure: GradientNorm)
     norms = table[columns].to_numpy(float)
     norms = norms[np.isfinite(norms)]
     if not norms.size:
-        return Reading(None, "missing")
+        return None
     kinds: dict[str, Callable[..., Any]] = {"mean": np.mean, "variance": np.var, "maximum": np.max}
-    return Reading(float(kinds[measure.of](norms)))
+    return float(kinds[measure.of](norms))
 
 
 def _distance_to(study: Study, row: Row, run: RunFiles, measure: DistanceTo) -> Reading:
@@ -277,7 +277,7 @@ def _distance_to(study: Study, row: Row, run: RunFiles, measure: DistanceTo) -> 
     return Reading(float(np.sqrt(sum(squares))))
 
 
-READERS: dict[str, Callable[..., Reading]] = {
+OF_A_RUN: dict[str, Callable[..., float | None]] = {
     "best_accuracy": _accuracy("best_accuracy"),
     "accuracy_at_best_val": _accuracy_at_best_val,
     "final_accuracy": _accuracy("final_accuracy"),
@@ -286,13 +286,25 @@ READERS: dict[str, Callable[..., Reading]] = {
     "metric": _metric,
     "largest_class": _largest_class,
     "oscillation": _oscillation,
-    "stays_above": _stays_above,
-    **{name: _cost_to(kind) for name, kind in COST_OF.items()},
     "seconds": _seconds,
     "round_seconds": _round_seconds,
     "megabytes": _megabytes,
     "client_column": _client_column,
     "set_size": _set_size,
     "gradient_norm": _gradient_norm,
+}
+OF_A_STUDY: dict[str, Callable[..., Reading]] = {
+    **{name: _cost_to(kind) for name, kind in COST_OF.items()},
+    "stays_above": _stays_above,
     "distance_to": _distance_to,
 }
+
+
+def read(study: Study, row: Row, measure: Measure) -> Reading:
+    """What the files of a finished run say; raises one of UNREADABLE if they are damaged."""
+    run = study.files(row["folder"])
+    if measure.name in OF_A_STUDY:
+        return OF_A_STUDY[measure.name](study, row, run, measure)
+    value = OF_A_RUN[measure.name](run, measure)
+    known = value is not None and math.isfinite(value)
+    return Reading(value) if known else Reading(None, "missing")

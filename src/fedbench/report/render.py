@@ -74,18 +74,21 @@ def render(task: tuple[Plan, Path]) -> Entry:
 
 
 def write_tables(entry: Entry, stem: Path) -> None:
-    """`stem`.md and, when there are numbers, `stem`.csv and `stem`.tex."""
-    page, numbers, print_ready = (
-        stem.with_name(f"{stem.name}.{kind}") for kind in ("md", "csv", "tex")
-    )
-    write_atomically(page, markdown(entry, stem.parent))
+    """`stem`.md; when there are numbers, `stem`.csv and `stem`.tex; and `stem`.runs.csv, a row a
+    run.
+    """
+    texts = {"md": markdown(entry, stem.parent)}
     if entry.grids:
-        write_atomically(numbers, csv_rows(entry))
-        tables = [latex(grid, entry.footnotes) for grid in entry.grids]
-        write_atomically(print_ready, "\n\n".join(tables))
-    else:  # no numbers of an earlier rendering are left beside a page that has none
-        numbers.unlink(missing_ok=True)
-        print_ready.unlink(missing_ok=True)
+        texts["csv"] = csv_rows(entry)
+        texts["tex"] = "\n\n".join(latex(grid, entry.footnotes) for grid in entry.grids)
+    if not entry.table.empty:
+        texts["runs.csv"] = entry.table.to_csv(index=False)
+    for kind in ("md", "csv", "tex", "runs.csv"):
+        file = stem.with_name(f"{stem.name}.{kind}")
+        if kind in texts:
+            write_atomically(file, texts[kind])
+        else:  # nothing of an earlier rendering is left beside a page that lacks it
+            file.unlink(missing_ok=True)
 
 
 def _unrendered(plan: Plan, results: Path, problem: str) -> Entry:

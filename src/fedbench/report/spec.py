@@ -28,6 +28,12 @@ SOURCES = ("paper", "code", "choice")
 CLAIM_KINDS = ("better", "equal", "above", "below", "between", "untestable")
 METHOD = "method"  # the axis of the rows of most tables, and of claims that name none
 
+# The columns of a table of runs beside its axes and measures (see plan.py and runs.py).
+OF_RUNS = (
+    *("seed", "words", "overrides", "folder", "status", "problem", "broken", "instead", "work"),
+    *("config", "reference", "excluded", "trial"),
+)
+
 # Axis -> one label or several: a selection of cells.
 Where = dict[str, list[str]]
 
