@@ -10,7 +10,6 @@ from support.study_folders import experiment, metrics, study
 from fedbench.report.experiment import Published
 from fedbench.report.measures import measured
 from fedbench.report.notes import Footnotes
-from fedbench.report.runs import Study
 from fedbench.report.spec import as_measure
 from fedbench.report.table import build_grid
 
@@ -167,8 +166,8 @@ def test_real_data_at_full_scale_with_settings_of_the_paper_need_no_footnote(tmp
     assert notes.footnotes() == {}
 
 
-def test_after_z_come_double_letters():
-    notes = Footnotes(Study(experiment({}, TWO), "paper", []))
+def test_after_z_come_double_letters(tmp_path):
+    notes = Footnotes(study(tmp_path, experiment({}, TWO), lambda *_: {}, lambda *_: "missing"))
     assert [notes.mark(str(number)) for number in range(54)][24:] == [
         *"yz",
         *(2 * one for one in "abcdefghijklmnopqrstuvwxyz"),
