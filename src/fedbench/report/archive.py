@@ -10,9 +10,9 @@ from it on any machine.
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
+
+import pandas as pd
 
 from fedbench.core.errors import BadInput
 from fedbench.core.files import write_atomically
@@ -84,27 +84,21 @@ def archived_plans(results: Path, trials: bool = False) -> list[Plan]:
 
 def _index(place: Path) -> str:
     """All archived runs, each with the experiments that it belongs to."""
-    users: dict[str, list[str]] = {}
+    plans = [*archived_plans(place.parent), *archived_plans(place.parent, trials=True)]
+    uses: dict[str, dict[str, None]] = {}
     words: dict[str, str] = {}
-    for plan in [*archived_plans(place.parent), *archived_plans(place.parent, trials=True)]:
-        use = f"{plan.scale}, trials" if plan.trials else plan.scale
+    for plan in plans:
+        use = f"{plan.experiment} ({plan.scale}{', trials' if plan.trials else ''})"
         for job in plan.jobs:
-            users.setdefault(job.folder, []).append(f"{plan.experiment} ({use})")
+            uses.setdefault(job.folder, {})[use] = None
             words.setdefault(job.folder, " ".join(job.words))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    rows = []
     for file in sorted(place.glob("runs/*/*/summary.json")):
         folder = str(file.parent.relative_to(place))
         summary = RunFolder(file.parent).finished()
         if summary is not None:
-            facts = {
-                **summary,
-                "run": folder,
-                "experiments": "; ".join(dict.fromkeys(users.get(folder, []))),
-                "overrides": words.get(folder, ""),
-                "data": summary["data"]["name"],
-                "fingerprint": summary["data"]["fingerprint"],
-            }
-            writer.writerow([facts.get(column, "") for column in COLUMNS])
-    return text.getvalue()
+            own = {"run": folder, "experiments": "; ".join(uses.get(folder, {}))}
+            own |= {"overrides": words.get(folder, ""), "data": summary["data"]["name"]}
+            rows.append({**summary, **own, "fingerprint": summary["data"]["fingerprint"]})
+    table = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+    return table.to_csv(index=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import shlex
 from collections.abc import Sequence
@@ -19,15 +18,15 @@ from typing import Any
 import pandas as pd
 
 from fedbench.core.errors import BadInput, nearest
-from fedbench.report.claims import signed, title
-from fedbench.report.effects import Effect, Judgement, Range, Score, effect_of, judge_panels
+from fedbench.report.claims import same_seeds, scores, signed, title
+from fedbench.report.effects import Effect, Judgement, Range, effect_of, judge_panels
 from fedbench.report.entry import build_entry
 from fedbench.report.experiment import OWN, Experiment
 from fedbench.report.model import Entry, Grid, GridCell, GridRow
 from fedbench.report.page import write_page
 from fedbench.report.render import write_tables
-from fedbench.report.runs import DIVERGED, DONE, FACTS, Study
-from fedbench.report.spec import Bars, Curves, Several, as_measure
+from fedbench.report.runs import DONE, FACTS, Study, groups
+from fedbench.report.spec import Bars, Curves, Measure, Several, as_measure
 from fedbench.runs.folder import SUMMARY
 from fedbench.runs.sweeps import OUTCOME, Outcome
 from fedbench.runs.table import load_runs, settings
@@ -42,7 +41,8 @@ def render_by(results: Path, keys: Sequence[str]) -> tuple[Entry, Path]:
     entry = build_entry(study)
     entry.command = f"fedbench-tables render {results} --by {','.join(keys)}"
     entry.remarks += found_under_fedavg(study)
-    entry.grids += [differences(entry.table, list(keys), measure) for measure in MEASURES]
+    measures = study.experiment.show.measures.values()
+    entry.grids += [differences(entry.table, list(keys), measure) for measure in measures]
     name = study.experiment.name
     write_tables(entry, results / "tables" / name)
     page = results / "report" / f"{name}.html"
@@ -164,44 +164,32 @@ def _made_by(folder: Path) -> dict[str, str]:
     return {**code, "data.fingerprint": summary["data"]["fingerprint"], **places}
 
 
-def differences(frame: pd.DataFrame, keys: list[str], measure: str) -> Grid:
+def differences(runs: pd.DataFrame, keys: list[str], measure: Measure) -> Grid:
     """Paired by seed, with intervals of 95 %; p corrected by Holm for all cells of the grid."""
     first, *others = keys
-    labels = list(dict.fromkeys(frame[first]))
+    labels = list(dict.fromkeys(runs[first]))
     pairs = list(itertools.combinations(labels, 2))
     if len(labels) > ALL_PAIRS:
         pairs = [(label, labels[0]) for label in labels[1:]]
-    panels = list(frame.groupby(others, sort=False)) if others else [((), frame)]
-    effects = [
-        _effect(panel[panel[first] == one], panel[panel[first] == two], measure)
-        for one, two in pairs
-        for _, panel in panels
-    ]
+    panels = groups(runs, others)
+    effects = []
+    for pair in pairs:
+        for _, panel in panels:
+            own, other = same_seeds(*(panel[panel[first] == label] for label in pair))
+            effects.append(effect_of(scores(own, measure, 1.0), scores(other, measure, 1.0)))
     judged = iter(zip(effects, judge_panels(effects, Range()), strict=True))
     rows = [
         GridRow([f"{one} - {two}"], [_cell(*next(judged)) for _ in panels]) for one, two in pairs
     ]
-    heads = [[title(dict(zip(others, key, strict=True))) or measure] for key, _ in panels]
+    label = measure.label
+    heads = [[title(dict(zip(others, key, strict=True))) or label] for key, _ in panels]
     caption = (
         "Mean difference between runs with the same seed, in points, with its 95 % interval"
         " (Student's t over seeds) and the p of a paired t-test, corrected by Holm for all cells"
         " of this table. With fewer than 3 common seeds there is no p."
     )
-    heading = f"{measure}: differences over seeds"
-    return Grid(heading, [first], heads, rows, caption, [", ".join(others) or "measure"], measure)
-
-
-def _effect(own: pd.DataFrame, other: pd.DataFrame, measure: str) -> Effect:
-    both = own.merge(other, on="seed", suffixes=("", " (other)"))
-
-    def scores(suffix: str) -> list[Score]:
-        runs = zip(both[f"status{suffix}"], both[f"{measure}{suffix}"], strict=True)
-        return [
-            Score(-math.inf if status == DIVERGED else None if math.isnan(value) else value)
-            for status, value in runs
-        ]
-
-    return effect_of(scores(""), scores(" (other)"))
+    heading = f"{label}: differences over seeds"
+    return Grid(heading, [first], heads, rows, caption, [", ".join(others) or "measure"], label)
 
 
 def _cell(effect: Effect, found: Judgement) -> GridCell:

@@ -177,7 +177,7 @@ def _paired_runs(
         return
     sign = 1.0 if measure.higher_is_better or spec.equal is not None else -1.0
     for labels, one, two, *both in _sided(spec, study.axes, within):
-        own, other = _same_seeds(*both)
+        own, other = same_seeds(*both)
         sides = [frozenset({**labels, spec.axis: name}.items()) for name in (one, two)]
         keys = [(side, measure.label) for side in sides]
         numbers = [printed.get(key) for key in keys]
@@ -185,7 +185,7 @@ def _paired_runs(
             one,
             two,
             title(labels),
-            (_scores(own, measure, sign), _scores(other, measure, sign)),
+            (scores(own, measure, sign), scores(other, measure, sign)),
             _difference(numbers, sign),
             _untestable(pd.concat([own, other])),
             f"{measure.unlabelled} {_names(own)} {_names(other)}",
@@ -247,19 +247,19 @@ def _within_a_run(
     for labels, panel in _panels(within, study.axes):
         key = frozenset(labels.items())
         numbers = [printed.get((key, measure.label))]
-        scores = [_scores(panel, measure, sign)]
+        sides = [scores(panel, measure, sign)]
         if spec.above is not None:
             second = study.measures[other]
-            scores.append(_scores(panel, second, sign))
+            sides.append(scores(panel, second, sign))
             numbers.append(printed.get((key, other)))
         else:
-            scores.append([Score(sign * limit)] * len(panel))
+            sides.append([Score(sign * limit)] * len(panel))
             numbers.append(limit)
         yield PairedRuns(
             measure.label,
             other,
             title(labels),
-            (scores[0], scores[1]),
+            (sides[0], sides[1]),
             _difference(numbers, sign),
             _untestable(panel),
             f"{measure.unlabelled} {other} {_names(panel)}",
@@ -273,14 +273,14 @@ def _panels(runs: pd.DataFrame, axes: list[str]) -> Iterable[tuple[dict[str, str
         yield dict(zip(axes, labels, strict=True)), panel
 
 
-def _same_seeds(own: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def same_seeds(own: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Both sides by seed, which redraws partition, weights, cohorts and batches alike for both."""
     seeds = sorted(set(own["seed"]) & set(other["seed"]))
     one, two = (side.set_index("seed").loc[seeds].reset_index() for side in (own, other))
     return one, two
 
 
-def _scores(runs: pd.DataFrame, measure: Measure, sign: float) -> list[Score]:
+def scores(runs: pd.DataFrame, measure: Measure, sign: float) -> list[Score]:
     """Higher is better; what was not reached is no better than what was tried.
 
     With a sign of 1, rounds are taken as they are, and what was not reached takes more of them.
@@ -362,16 +362,16 @@ def _comparison(pairs: list[PairedRuns], claimed: list[Range]) -> Comparison:
     return Comparison(
         pairs[0].own,
         pairs[0].other,
-        found.outcome,
-        found.mean,
-        found.low,
-        found.high,
-        found.p,
-        probability_of_improvement([pairs[place].scores for place in parts]),
-        _mean(numbers),
-        found.reason,
-        panels,
+        **_numbers(found),
+        improvement=probability_of_improvement([pairs[place].scores for place in parts]),
+        published=_mean(numbers),
+        panels=panels,
     )
+
+
+def _numbers(found: Judgement) -> dict[str, Any]:
+    """The fields of a judgement that comparisons and panels have, too."""
+    return {name: value for name, value in vars(found).items() if name != "parts"}
 
 
 def _mean(numbers: Sequence[float | None]) -> float | None:
@@ -387,15 +387,10 @@ def _panel(
         return Panel(pair.setting, NOT_TESTABLE, published=pair.published, reason=pair.untestable)
     return Panel(
         pair.setting,
-        found.outcome,
-        found.mean,
-        found.low,
-        found.high,
-        found.p,
-        effect.seeds,
-        pair.published,
-        found.reason,
-        counted,
+        **_numbers(found),
+        seeds=effect.seeds,
+        published=pair.published,
+        counted=counted,
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -25,33 +25,21 @@ NARROW = 0.2  # bars whose numbers stand upright; the distance between groups is
 LOGARITHMIC = 20  # from this ratio of the largest to the smallest label on
 
 
-@dataclass
-class Value:
-    """A measure of one cell over its seeds."""
-
-    mean: float  # not a number when no seed has one
-    std: float
-    diverged: bool
-
-
 def draw_points(part: Part[Points], notes: Notes) -> Figure:
     """A measure along an axis of the study; a row of panels for each measure."""
     along = part.show.x
     known_labels = set(part.runs[along])
     labels = [label for label in part.study.experiment.axes[along] if label in known_labels]
-    numbers = [number(label) for label in labels]
-    known = [one for one in numbers if one is not None]
+    known = [one for one in map(number, labels) if one is not None]
     numeric = bool(labels) and len(known) == len(labels)
     places: dict[str, float] = dict(
         zip(labels, known if numeric else range(len(labels)), strict=True)
     )
 
-    def draw(axes: Axes, lines: list[Line], values: list[Value], style: Any) -> None:
+    def draw(axes: Axes, lines: list[Line], numbers: pd.DataFrame, style: Any) -> None:
         where = np.array([places[line.labels[along]] for line in lines], dtype=float)
         order = np.argsort(where, kind="stable")
-        means, stds = (
-            np.array([getattr(value, key) for value in values]) for key in ("mean", "std")
-        )
+        means, stds = (numbers[key].to_numpy() for key in ("mean", "std"))
         shown = style.line(1) | {"markevery": None, "marker": style.marker or "."}
         bars: dict[str, Any] = {}
         if stds.any():
@@ -78,16 +66,14 @@ def draw_bars(part: Part[Bars], notes: Notes) -> Figure:
     kinds = list(dict.fromkeys(line.name for line in lines))
     width = 0.84 / max(len(kinds), 1)
 
-    def draw(axes: Axes, lines: list[Line], values: list[Value], style: Any) -> None:
+    def draw(axes: Axes, lines: list[Line], numbers: pd.DataFrame, style: Any) -> None:
         shift = (kinds.index(lines[0].name) - (len(kinds) - 1) / 2) * width
         where = np.array([groups.index(_group(part, line)) for line in lines]) + shift
-        means, stds = (
-            np.array([getattr(value, key) for value in values]) for key in ("mean", "std")
-        )
+        means, stds = (numbers[key].to_numpy() for key in ("mean", "std"))
         axes.bar(where, means, width, label=literal(lines[0].name) or "_", **style.bar())
         numbered = len(groups) * len(kinds) <= NUMBERED_BARS
-        for place, value in zip(where, values, strict=True):
-            _write_value(axes, place, value, numbered, width)
+        for place, row in zip(where, numbers.to_dict("records"), strict=True):
+            _write_value(axes, place, row, numbered, width)
         if stds.any():
             axes.errorbar(
                 where,
@@ -108,13 +94,16 @@ def draw_bars(part: Part[Bars], notes: Notes) -> Figure:
     return _figure(part, notes, (part.show.bars, along), draw, dress, _bar_in_legend)
 
 
-def _write_value(axes: Axes, place: float, value: Value, numbered: bool, width: float) -> None:
+def _write_value(
+    axes: Axes, place: float, row: dict[Any, Any], numbered: bool, width: float
+) -> None:
     """The number above a bar; where there is no bar, why."""
-    if np.isnan(value.mean):
-        text, height = "*" if value.diverged else "none", 0.0
+    mean = row["mean"]
+    if np.isnan(mean):
+        text, height = "*" if row["diverged"] else "none", 0.0
     elif numbered:
-        text = f"{value.mean:.1f}" if 10 <= abs(value.mean) < 1000 else f"{value.mean:.3g}"
-        height = value.mean + value.std
+        text = f"{mean:.1f}" if 10 <= abs(mean) < 1000 else f"{mean:.3g}"
+        height = mean + row["std"]
     else:
         return
     looks: dict[str, Any] = {"rotation": 90, "fontsize": 7} if width < NARROW else {"fontsize": 8}
@@ -140,7 +129,7 @@ def _figure(
     part: Part[Any],
     notes: Notes,
     axes_of: tuple[list[str], list[str]],
-    draw: Callable[[Axes, list[Line], list[Value], Any], None],
+    draw: Callable[[Axes, list[Line], pd.DataFrame, Any], None],
     dress: Callable[[Axes], None],
     name_in_legend: Callable[[Sheet, Line], None],
 ) -> Figure:
@@ -155,30 +144,28 @@ def _figure(
     for place, (shown, panel) in enumerate(itertools.product(measures, panels)):
         axes = sheet.panels[place]
         sheet.label(place, panel.title, ", ".join(along), measure_words(shown))
-        named: dict[str, list[tuple[Line, Value]]] = {}
-        for line in panel.lines:
-            value = _value(part, line, panel, along, notes, shown)
-            named.setdefault(line.name, []).append((line, value))
-        some = [
-            name
-            for name, pairs in named.items()
-            if not all(np.isnan(value.mean) for _, value in pairs)
+        rows = [
+            {"line": line, "name": line.name, **_numbers(part, line, panel, along, notes, shown)}
+            for line in panel.lines
         ]
-        for name, pairs in named.items():
-            if some and (name in some or name in notes.starred):
-                lines, values = [line for line, _ in pairs], [value for _, value in pairs]
-                draw(axes, lines, values, pairs[0][0].style)
-            if name in some or name in notes.starred:
-                name_in_legend(sheet, pairs[0][0])
-        dress(axes) if some else empty(axes, panel.why_empty)
+        table = pd.DataFrame(rows)
+        some = table["mean"].notna().groupby(table["name"]).any()  # by name, whether there are any
+        for name, own in table.groupby("name", sort=False):
+            lines = list(own["line"])
+            if some[name] or name in notes.starred:
+                name_in_legend(sheet, lines[0])
+                if some.any():
+                    draw(axes, lines, own, lines[0].style)
+        dress(axes) if some.any() else empty(axes, panel.why_empty)
     if not panels:
         empty(sheet.panels[0])
     return sheet.finish(notes)
 
 
-def _value(
+def _numbers(
     part: Part[Any], line: Line, panel: Panel, along: list[str], notes: Notes, shown: Measure
-) -> Value:
+) -> dict[str, Any]:
+    """The mean of a cell over its seeds, NaN when no seed has a number, and its deviation."""
     where = ", ".join(filter(None, (panel.title, name_of(line.labels, along))))
     finished = notes.see(line.runs, line.name, where)
     given = numbers_of(part.study, line.runs, shown)
@@ -186,11 +173,12 @@ def _value(
     if lacking and len(finished):
         notes.lacks(f"{shown.label} not reached by every seed", line.name, where)
     if not given:
-        return Value(np.nan, 0.0, bool((line.runs["status"] == DIVERGED).any()))
+        diverged = bool((line.runs["status"] == DIVERGED).any())
+        return {"mean": np.nan, "std": 0.0, "diverged": diverged}
     if len(given) > 1:
         notes.remark("Means over seeds, with one standard deviation")
     std = float(np.std(given, ddof=1)) if len(given) > 1 else 0.0
-    return Value(float(np.mean(given)), std, False)
+    return {"mean": float(np.mean(given)), "std": std, "diverged": False}
 
 
 def _bar_in_legend(sheet: Sheet, line: Line) -> None:
