@@ -21,6 +21,7 @@ class Footnotes:
     def __init__(self, study: Study):
         self.study = study
         self.letters: dict[str, str] = {}  # text -> mark
+        self.marked: dict[tuple[str, ...], list[str]] = {}  # labels of a cell -> its marks
         self.common = {  # keys of settings that concern all cells
             key
             for key, setting in study.experiment.provenance.items()
@@ -40,8 +41,11 @@ class Footnotes:
     def marks(self, runs: pd.DataFrame) -> list[str]:
         """Of the runs of a cell."""
         labels = self.study.labels(runs)
-        texts = [*self._of_runs(labels, runs), *self._of_settings(labels)]
-        return [self.mark(text) for text in texts]
+        cell = tuple(labels.values())
+        if cell not in self.marked:
+            texts = [*self._of_runs(labels, runs), *self._of_settings(labels)]
+            self.marked[cell] = [self.mark(text) for text in texts]
+        return list(self.marked[cell])
 
     def _of_runs(self, labels: dict[str, str], runs: pd.DataFrame) -> list[str]:
         texts = []
