@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from multiprocessing.connection import wait
 
 import pytest
 from support.waiting import LIMIT, wait_until
@@ -46,6 +47,35 @@ def test_an_error_is_raised_as_it_was_with_the_traceback_of_its_process():
         list(Pool(refuse, 1).values([1]))
     assert str(raised.value) == "task=1: must be another"
     assert "in refuse" in raised.value.__notes__[0]
+
+
+class Demanding(Exception):
+    """It cannot be made anew of what it keeps, a single sentence."""
+
+    def __init__(self, key: str, value: int):
+        super().__init__(f"{key}={value} is wrong")
+        self.open = threading.Lock()
+
+
+def test_an_error_that_cannot_be_sent_is_told_in_words():
+    def refuse(task: int) -> None:
+        raise Demanding("task", task)
+
+    with pytest.raises(RuntimeError, match="Demanding: task=1 is wrong"):
+        list(Pool(refuse, 1).values([1]))
+
+
+def test_a_process_may_die_in_the_middle_of_its_answer():
+    def answer(task: int) -> bytes:
+        """More than fits into a pipe that nobody reads yet."""
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return bytes(1_000_000)
+
+    pool = Pool(answer, 1)
+    began = pool._hand_out(iter([(0, 0)]))
+    for pipe in wait(list(began)):
+        began[pipe].process.join()
+        assert str(pool._ending(began[pipe]).error).startswith("died of SIGKILL")
 
 
 @pytest.mark.parametrize(

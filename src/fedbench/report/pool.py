@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 import traceback
@@ -145,7 +146,7 @@ class Pool(Generic[Task, Value]):
         worker.task = None
         try:
             value, error = worker.pipe.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):  # it died, perhaps in the middle of its answer
             self._dismiss(worker)
             value, error = None, KeyboardInterrupt() if self.stopping else _death(worker)
         else:
@@ -179,8 +180,20 @@ class Pool(Generic[Task, Value]):
         except KeyboardInterrupt:
             return None, KeyboardInterrupt()
         except Exception as error:
-            error.add_note(f"In a process of its own:\n{traceback.format_exc()}")
-            return None, error
+            told = traceback.format_exc()
+            error.add_note(f"In a process of its own:\n{told}")
+            return None, error if _can_be_sent(error) else RuntimeError(told)
+
+
+def _can_be_sent(error: Exception) -> bool:
+    """Whether another process can make the error anew: one whose class asks for more than a message
+    cannot be unpickled.
+    """
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return False
+    return True
 
 
 def _death(worker: _Worker) -> Died:
