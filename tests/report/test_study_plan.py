@@ -12,9 +12,12 @@ from support import fake_cuda, study_folders, study_small
 from fedbench import train
 from fedbench.parallel import devices
 from fedbench.report import plan as plans
+from fedbench.report.entry import with_measures
 from fedbench.report.experiment import Cell, chosen, load, names
+from fedbench.report.ledger import statuses
 from fedbench.report.notes import Footnotes
 from fedbench.report.plan import Job, make_plans, plan_file, read_plan, settle_jobs
+from fedbench.report.runs import Study
 
 AXES = {
     "data": {"A": "data=a", "B": "data=b seed=7"},
@@ -64,6 +67,13 @@ def composed(monkeypatch) -> list[list[str]]:
 
     monkeypatch.setattr(plans, "settle_jobs", settle)
     return found
+
+
+def test_a_plan_has_the_axes_where_every_cell_is_left_out(tmp_path):
+    made = study_folders.experiment({}, AXES, skip=[{"data": ["A", "B"]}])
+    planned = plans.Plan.of(made, "paper", made.cells("paper"))
+    assert planned.runs.empty
+    assert not len(with_measures(Study(made, "paper", statuses(planned, tmp_path), tmp_path)).runs)
 
 
 def test_cells_are_the_product_of_the_axes_and_a_label_may_bring_its_seed():

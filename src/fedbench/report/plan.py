@@ -88,7 +88,8 @@ class Plan:
             for cell in cells
             for seed in cell.seeds
         ]
-        runs = pd.DataFrame(rows, columns=None if rows else ["overrides", *OF_JOBS])
+        columns = None if rows else [*experiment.axes, "overrides", *OF_JOBS]
+        runs = pd.DataFrame(rows, columns=columns)
         return cls(experiment.name, scale, runs, experiment.folders, trials=trials)
 
     @classmethod
