@@ -18,6 +18,7 @@ from fedbench.report.spec import (
     METHOD,
     OF_AXES,
     OF_RUNS,
+    PARTS,
     SCALES,
     WITHOUT_RUNS,
     ClientBoxes,
@@ -41,6 +42,7 @@ from fedbench.report.spec import (
     StaysAbove,
     Study,
     Tune,
+    column,
     read_section,
     trials_of,
     tuned_labels,
@@ -141,9 +143,10 @@ def _check_shown(study: Study) -> dict[str, Measure]:
     for show, key in parts:
         _check_form(study, show, key)
         for label, measure in show.measures.items():
-            taken = label in study.axes or label in OF_RUNS
+            taken = {*study.axes, *OF_RUNS, *(set(found) - {label})}
             rule = "must not be the name of an axis, or of a column that every table of runs has"
-            require(not taken, f"{key}.measures", label, rule)
+            for name in (column(label, part) for part in PARTS):
+                require(name not in taken, f"{key}.measures", name, rule)
             _check_measure(study, measure, found, f"{key}.measures.{label}")
     return found
 

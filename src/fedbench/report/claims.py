@@ -32,11 +32,10 @@ from fedbench.report.effects import (
     probability_of_improvement,
 )
 from fedbench.report.experiment import Experiment, Published
-from fedbench.report.measures import column
 from fedbench.report.model import IN_PART, Claim, Comparison, Entry, Panel
 from fedbench.report.runs import DIVERGED, FINISHED, REFUSED, Study, groups
 from fedbench.report.significance import holm
-from fedbench.report.spec import PAPER, SMOKE, Measure, Statement
+from fedbench.report.spec import PAPER, PARTS, SMOKE, Measure, Statement, column
 from fedbench.report.statistics import plain
 from fedbench.report.value import value_of
 
@@ -285,7 +284,7 @@ def scores(runs: pd.DataFrame, measure: Measure, sign: float) -> list[Score]:
 
     With a sign of 1, rounds are taken as they are, and what was not reached takes more of them.
     """
-    columns = ["status", *(column(measure.label, part) for part in ("value", "state", "limit"))]
+    columns = ["status", *(column(measure.label, part) for part in PARTS)]
     found = []
     for status, value, state, limit in runs[columns].itertuples(index=False, name=None):
         if status == DIVERGED:

@@ -19,14 +19,16 @@ import pandas as pd
 
 from fedbench.report.readers import UNREADABLE, Reading, Row, read
 from fedbench.report.runs import DIVERGED, FACTS, FINISHED, Study, groups
-from fedbench.report.spec import ComparedTo, McNemar, Measure, OfAnother, Place, SpeedUp
-
-PARTS = ("value", "state", "limit")
-
-
-def column(label: str, part: str = "value") -> str:
-    """The column of a measure with its number, its state or its limit."""
-    return label if part == "value" else f"{label} {part}"
+from fedbench.report.spec import (
+    PARTS,
+    ComparedTo,
+    McNemar,
+    Measure,
+    OfAnother,
+    Place,
+    SpeedUp,
+    column,
+)
 
 
 def measured(study: Study, measures: Sequence[Measure]) -> Study:

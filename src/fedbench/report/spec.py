@@ -33,6 +33,13 @@ OF_RUNS = (
     *("seed", "words", "overrides", "folder", "status", "problem", "broken", "instead", "work"),
     *("config", "reference", "excluded", "trial"),
 )
+PARTS = ("value", "state", "limit")  # of a measure, a column each (see measures.py)
+
+
+def column(label: str, part: str = "value") -> str:
+    """The column of a measure with its number, its state or its limit."""
+    return label if part == "value" else f"{label} {part}"
+
 
 # Axis -> one label or several: a selection of cells.
 Where = dict[str, list[str]]
