@@ -260,7 +260,7 @@ def test_a_plan_of_another_experiment_is_none_and_is_made_anew(small, composed):
         place.write_text(json.dumps(content))
         assert read_plan(results, "small/table1", "smoke") is None
         plan("small/table1")
-        assert read_plan(results, "small/table1", "smoke")[1] == plans.stamp()
+        assert read_plan(results, "small/table1", "smoke").stamp == plans.stamp()
     assert read_plan(results, "small/table1", "decisive") is None
 
 
@@ -274,7 +274,7 @@ def test_what_cannot_be_run_says_why_and_the_rest_is_planned(small):
     assert key.problem.startswith("unknown key 'algo.muu': ")
     assert choice.problem == "algo=fedaverage: did you mean 'fedavg'?"
     assert [job.folder for job in (away, key, choice)] == [""] * 3
-    kept, _ = read_plan(Path("results"), "small/mixed", "smoke")
+    kept = read_plan(Path("results"), "small/mixed", "smoke")
     assert [(job.words, job.folder, job.problem) for job in kept.jobs] == [
         (job.words, job.folder, job.problem) for job in made.jobs
     ]
@@ -334,7 +334,7 @@ def test_a_run_that_is_fedavgs_by_construction_says_so_in_its_cell(small, tmp_pa
     assert all("is FedAvg to the bit, because" in job.instead for job in settled)
     assert "/digits-mlp-dirichlet0.5-fedavg/" in settled[1].folder
     plans.Plan.of_jobs(experiment, "decisive", settled).write(Path("results"), "")
-    kept, _ = read_plan(Path("results"), "small/table1", "decisive")
+    kept = read_plan(Path("results"), "small/table1", "decisive")
     assert [job.instead for job in kept.jobs] == [job.instead for job in settled]
     show = {"form": "table", "rows": ["method"], "measures": {"Best": "best_accuracy"}}
     made = study_folders.study(

@@ -64,7 +64,7 @@ def test_an_experiment_runs_its_grid_and_keeps_its_plan(small):
     words = ("experiment=small/table1", "scale=decisive", "runtime=serial")
     outcome = small(*words)
     assert outcome.status == 0, outcome.err
-    plan, _ = read_plan(RESULTS, "small/table1", "decisive")
+    plan = read_plan(RESULTS, "small/table1", "decisive")
     folders = {f"results/{job.folder}" for job in plan.jobs}
     assert len(folders) == 2
     assert {str(file.parent) for file in RESULTS.glob("runs/*/*/summary.json")} == folders

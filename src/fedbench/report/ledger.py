@@ -94,7 +94,7 @@ def kept_plans(results: Path, experiments: list[str], scale: str | None = None) 
     for name in experiments:
         scales = [scale] if scale else list(reversed(SCALES))
         kept = [
-            found[0]
+            found
             for candidate in scales
             for place in (results, results / ARCHIVE)
             if (found := read_plan(place, name, candidate)) is not None

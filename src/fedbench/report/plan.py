@@ -140,15 +140,12 @@ def plan_file(results: Path, experiment: str, scale: str, trials: bool = False) 
     return results / "studies" / f"{experiment}.{scale}{'.trials' if trials else ''}.json"
 
 
-def read_plan(results: Path, experiment: str, scale: str) -> tuple[Plan, str] | None:
-    """A plan that was kept, and the stamp under which it was made; None when there is none that can
-    be read.
-    """
-    file = plan_file(results, experiment, scale)
-    plan = Plan.read(file)
+def read_plan(results: Path, experiment: str, scale: str) -> Plan | None:
+    """A plan that was kept; None when there is none that can be read."""
+    plan = Plan.read(plan_file(results, experiment, scale))
     if plan is None or (plan.experiment, plan.scale) != (experiment, scale):
         return None  # the last: somebody's copy of another one
-    return plan, plan.stamp
+    return plan
 
 
 def stamp(folders: Sequence[str] = ()) -> str:
@@ -185,14 +182,10 @@ def make_plans(
     plans: list[Plan] = []
     for experiment, scale in studies:
         kept = read_plan(results, experiment.name, scale)
-        if (
-            kept is not None
-            and kept[1] == stamps[experiment.folders]
-            and _fits(kept[0], experiment)
-        ):
-            plans.append(kept[0])
-        else:
-            plans.append(_unplanned(experiment, scale))
+        current = stamps[experiment.folders]
+        if kept is None or kept.stamp != current or not _fits(kept, experiment):
+            kept = _unplanned(experiment, scale)
+        plans.append(kept)
     experiments = [experiment for experiment, _ in studies]
     settle(list(zip(experiments, plans, strict=True)), results, processes, told)
     for plan in plans:
@@ -225,8 +218,8 @@ def settle(
     experiment are composed once, and so are those that differ in their seeds alone.
     """
     alike: dict[tuple[str, ...], dict[int, list[Job]]] = {}
-    jobs_of = [plan.jobs for _, plan in planned]
-    for (experiment, _), jobs in zip(planned, jobs_of, strict=True):
+    jobs_by_plan = [plan.jobs for _, plan in planned]
+    for (experiment, _), jobs in zip(planned, jobs_by_plan, strict=True):
         settings = experiment.settings()
         for job in jobs:
             if not job.folder:
@@ -241,7 +234,7 @@ def settle(
                 for key in ("folder", "problem", "broken", "work", "instead", "config"):
                     setattr(job, key, getattr(own, key))
         told(place + 1, len(alike))
-    for (_, plan), jobs in zip(planned, jobs_of, strict=True):
+    for (_, plan), jobs in zip(planned, jobs_by_plan, strict=True):
         plan.update(jobs)
 
 
