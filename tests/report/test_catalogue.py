@@ -13,7 +13,9 @@ from fedbench.report.archive import archive_plans
 from fedbench.report.catalogue import Row, markdown, paper_scale, rows
 from fedbench.report.execute import Executor
 from fedbench.report.experiment import experiments_folder, load, names
-from fedbench.report.plan import make_plans
+from fedbench.report.ledger import kept_plans
+from fedbench.report.plan import Plan, make_plans
+from fedbench.runs.archive import ARCHIVE
 
 PROJECT = Path(__file__).parents[2]
 
@@ -87,6 +89,21 @@ def test_what_paper_scale_takes_is_counted_by_hand():
     runs = sum(len(cell.seeds) for cell in chosen[0].cells("paper"))
     millions = f"{runs * 1000 * 30 * 20 * 64 / 1e6:,.0f}"
     assert paper_scale(chosen)[2:] == [f"| `fedgsnr/figure3` | {runs} | {millions} | lenet |"]
+
+
+@pytest.mark.parametrize("change", ["a renamed axis", "a renamed label"])
+def test_an_archived_plan_of_other_axes_than_the_file_has_is_none(tmp_path, change):
+    experiment = load("fedpgvc/table5")
+    plan = Plan.of(experiment, "paper", experiment.cells("paper"))
+    plan.write(tmp_path / ARCHIVE, "")
+    assert len(kept_plans(tmp_path, [experiment.name])) == 1
+    if change == "a renamed axis":
+        plan.runs = plan.runs.rename(columns={"base": "algorithm"})
+    else:
+        plan.runs["method"] = plan.runs["method"].replace("plain", "alone")
+    plan.write(tmp_path / ARCHIVE, "")
+    assert kept_plans(tmp_path, [experiment.name]) == []
+    assert row(rows(tmp_path), experiment.name).state == "not decided yet"
 
 
 def test_archived_runs_give_the_state(tmp_path, monkeypatch):

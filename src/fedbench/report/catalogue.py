@@ -197,7 +197,7 @@ def _state(experiment: Experiment, archived: Plan | None, results: Path) -> str:
         state = state_of([])
     elif not own:
         return f"{NOT_TESTABLE}: {experiment.claims[0].untestable}"
-    elif archived is not None:
+    elif archived is not None and archived.is_of(experiment):
         state = state_of(claims_of(study_of(archived, results / ARCHIVE)))
     elif lacking and all(lacking):
         return f"{NOT_TESTABLE}: {needed}"

@@ -83,7 +83,7 @@ def _is_locked(folder: Path) -> bool:
 
 def kept_plans(results: Path, experiments: list[str], scale: str | None = None) -> list[Plan]:
     """For every experiment the plan of the scale that is asked for, else of the largest of which
-    anything was run.
+    anything was run. One whose axes the file no longer has is none: its runs have no place.
     """
     if not results.is_dir():
         raise BadInput(
@@ -100,6 +100,7 @@ def kept_plans(results: Path, experiments: list[str], scale: str | None = None) 
             if (found := read_plan(place, name, candidate)) is not None
         ]
         kept = [plan for plan in kept if find_file(name, plan.folders).is_file()]
+        kept = [plan for plan in kept if plan.is_of(load(name, plan.folders))]
         begun = [plan for plan in kept if statuses(plan, results)["status"].isin(DONE).any()]
         plans += (begun or kept)[:1]
     return plans

@@ -118,6 +118,13 @@ class Plan:
         content |= {"columns": list(kept), "runs": kept.to_dict("records")}
         write_atomically(self.file(results), json.dumps(content, indent=1) + "\n")
 
+    def is_of(self, experiment: Experiment) -> bool:
+        """Whether the experiment's file still has the axes and the labels of the runs."""
+        return all(
+            axis in self.runs and bool(self.runs[axis].isin(list(labels)).all())
+            for axis, labels in experiment.axes.items()
+        )
+
     def file(self, results: Path) -> Path:
         return plan_file(results, self.experiment, self.scale, self.trials)
 
