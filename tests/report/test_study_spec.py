@@ -15,8 +15,11 @@ from fedbench.report.checks import read_study
 from fedbench.report.experiment import load
 from fedbench.report.figures.draw import FORMS as DRAWN
 from fedbench.report.figures.draw import TABLES
+from fedbench.report.plan import OF_JOBS
 from fedbench.report.readers import OF_A_RUN, OF_A_STUDY
-from fedbench.report.spec import FORMS, MEASURES, McNemar, OfAnother
+from fedbench.report.runs import FACTS
+from fedbench.report.spec import FORMS, MEASURES, OF_RUNS, McNemar, OfAnother
+from fedbench.report.tune import TRIAL
 
 STUDY = yaml.safe_load("""
 title: Rates
@@ -213,6 +216,10 @@ def test_a_right_study_is_read_with_its_types():
     assert study.claims[0].where == {"rate": ["0.1"]}
     assert study.provenance["client.lr"].source == "choice"
     assert study.scales["smoke"].keep == {"rate": ["0.1"]}
+
+
+def test_no_axis_may_have_the_name_of_any_column():
+    assert set(OF_RUNS) == {*OF_JOBS, *FACTS, TRIAL}
 
 
 @pytest.mark.parametrize(("path", "value", "words"), MISTAKES, ids=[one[0] for one in MISTAKES])

@@ -43,7 +43,7 @@ FINISHED, DIVERGED, MISSING, RUNNING, FAILED, REFUSED = (
     "refused",
 )
 DONE = (FINISHED, DIVERGED)
-FACTS = (*("seed", "overrides", "folder", "status", "problem", "instead", "reference", "excluded"),)
+FACTS = ("seed", "overrides", "folder", "status", "problem", "instead", "reference", "excluded")
 
 
 class RunFiles:
