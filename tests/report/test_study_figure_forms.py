@@ -7,9 +7,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from support import study_folders
 from support.study_folders import experiment, study
 from test_study_figures import ALPHAS, METHODS, legend, line, metrics, note, one, with_numbers
 
+from fedbench.report.entry import with_measures
 from fedbench.report.figures import describe, draw
 from fedbench.report.figures.drift import simulate
 from fedbench.report.statistics import entropy
@@ -54,6 +56,21 @@ def test_points_have_means_and_spreads_along_a_numeric_axis(tmp_path):
     np.testing.assert_array_equal(ours.lines[0].get_data(), [[5, 20], [12, 13]])
     ends = ours.lines[2][0].get_segments()[0]
     np.testing.assert_allclose(ends[:, 1], [11, 13])  # one standard deviation of 11, 12, 13
+
+
+def test_points_of_differences_begin_where_the_difference_is_none(tmp_path):
+    change = {"name": "difference_to", "of": "Accuracy", "cell": {"clients": "5"}}
+    measures = {"Accuracy": "best_accuracy", "Change": change}
+    show = {"form": "points", "x": "clients", "lines": ["method"], "measures": measures}
+
+    def files(labels, seed):
+        return study_folders.metrics(accuracies(labels, seed) / 100)
+
+    made = study(tmp_path, experiment(show, {"clients": SIZES, "method": METHODS}), files)
+    [(_, figure)] = draw(with_measures(made))
+    for lines in figure.axes[1].containers:
+        np.testing.assert_allclose(lines.lines[0].get_data(), [[5, 20], [0, 1]], atol=1e-12)
+    assert "Change" not in note(figure)
 
 
 def test_points_with_words_along_the_axis_and_a_row_for_each_measure(tmp_path):

@@ -113,7 +113,9 @@ def test_a_difference_is_taken_seed_by_seed(tmp_path):
     )
     made = measured(made, [accuracy, gain, loss])
     texts = [value_of(made, runs, gain).text for runs in made.cells.values()]
-    assert texts == ["35.00 ± 7.07 *(2 of 3 seeds)", "-"]  # B has none to itself
+    assert texts == ["35.00 ± 7.07 *(2 of 3 seeds)", "-"]  # a table shows none of B to itself
+    itself = readings_in(made.cell({"method": "B"}), "Gain")
+    assert itself == [Reading(0.0), Reading(0.0), Reading(None, "diverged")]
     assert value_of(made, made.cell({"method": "A"}), loss).number == pytest.approx(-35)
     assert (gain.higher_is_better, loss.higher_is_better) == (False, True)
 

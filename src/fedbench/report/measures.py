@@ -124,9 +124,6 @@ def _compared(
         value = sign * (own["value"] - theirs["value"])
     table = own.where(own["value"].isna(), theirs).assign(value=value.where(np.isfinite(value)))
     table["limit"] = table["limit"].where(table["state"] != "ok")
-    if measure.name == "difference_to":  # a cell has none to itself
-        itself = (others == study.runs[keys]).all(axis=1).to_numpy()
-        table.loc[itself, list(PARTS)] = [math.nan, "missing", math.nan]
     return table.fillna({"state": "missing"}).set_index(study.runs.index)
 
 

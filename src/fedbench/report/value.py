@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -48,6 +49,8 @@ def value_of(study: Study, runs: pd.DataFrame, measure: Measure) -> Value:
         return _ratio_to(study, runs, measure)
     found = readings_in(runs, measure.label)
     if isinstance(measure, ComparedTo):
+        if _is_itself(study, runs, measure.cell):
+            return Value("-", detail="it is what the others are compared with")
         return plain_value(found, 2 if measure.percent else None)
     if isinstance(measure, Place):
         return plain_value(found, None)
@@ -80,10 +83,9 @@ def _speed_up(study: Study, runs: pd.DataFrame, measure: SpeedUp) -> Value:
 
 
 def _mcnemar(study: Study, runs: pd.DataFrame, measure: McNemar) -> Value:
-    labels = study.labels(runs)
-    other = study.sibling(labels, measure.against)
-    if other is not None and study.labels(other) == labels:
+    if _is_itself(study, runs, measure.against):
         return Value("-", detail="it is what the others are tested against")
+    other = study.sibling(study.labels(runs), measure.against)
     tested = None if other is None else mcnemar_between(study, runs, other, measure.predictions)
     if tested is None:
         return Value("-")
@@ -98,6 +100,13 @@ def _mcnemar(study: Study, runs: pd.DataFrame, measure: McNemar) -> Value:
     text = f"{tested.p:.2g}" + (f" ({name} is behind)" if behind else "")
     text += seeds_text(len(tested.seeds), len(runs))
     return Value(text, tested.p, behind=behind, detail=detail)
+
+
+def _is_itself(study: Study, runs: pd.DataFrame, changed: dict[str, Any]) -> bool:
+    """Whether the cell with these labels in place of its own is the same one."""
+    labels = study.labels(runs)
+    other = study.sibling(labels, changed)
+    return other is not None and study.labels(other) == labels
 
 
 def mcnemar_between(

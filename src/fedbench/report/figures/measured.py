@@ -171,7 +171,8 @@ def _numbers(
     given = numbers_of(part.study, line.runs, shown)
     lacking = not given or (shown.label in finished and finished[shown.label].isna().any())
     if lacking and len(finished):
-        notes.lacks(f"{shown.label} not reached by every seed", line.name, where)
+        words = "reached by" if shown.is_cost else "known of"
+        notes.lacks(f"{shown.label} not {words} every seed", line.name, where)
     if not given:
         diverged = bool((line.runs["status"] == DIVERGED).any())
         return {"mean": np.nan, "std": 0.0, "diverged": diverged}
