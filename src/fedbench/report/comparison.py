@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from fedbench.report.claims import same_seeds
+from fedbench.report.measures import readings_in
 from fedbench.report.model import Grid, GridCell, GridRow
 from fedbench.report.notes import Footnotes
 from fedbench.report.readers import UNREADABLE, Reading, cost_series
@@ -171,9 +173,8 @@ def _corrected(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def _over_seeds(own: pd.DataFrame, other: pd.DataFrame, measure: Measure) -> Paired | None:
-    both = own.merge(other, on="seed", suffixes=("", " (other)"))
-    sides = (both[label] for label in (measure.label, f"{measure.label} (other)"))
-    return paired(*(list(side.astype(object).where(side.notna(), None)) for side in sides))
+    ours, theirs = (readings_in(runs, measure.label) for runs in same_seeds(own, other))
+    return paired([one.value for one in ours], [one.value for one in theirs])
 
 
 def _words(

@@ -70,8 +70,8 @@ class Pool(Generic[Task, Value]):
     processes: int
     fresh: bool = False  # a new process for each task
     one_gpu: bool = False  # each process sees one of the GPUs, if there are any
-    workers: list[_Worker] = field(default_factory=list)
-    stopping: bool = False
+    workers: list[_Worker] = field(default_factory=list, init=False)
+    stopping: bool = field(default=False, init=False)
 
     def values(self, tasks: Iterable[Task]) -> Iterator[Value]:
         """The values in the order of the tasks; the first error is raised."""
