@@ -233,6 +233,17 @@ def test_every_label_may_have_its_own_other_cell(tmp_path):
     ]
 
 
+def test_a_ratio_to_zero_is_no_number(tmp_path):
+    made = study(
+        tmp_path,
+        experiment({}, METHODS, seeds=[0]),
+        lambda labels, seed: metrics(0.5 if labels["method"] == "A" else 0.0),
+    )
+    spec = {"name": "ratio_to", "of": "Accuracy", "cell": {"method": "B"}}
+    made = measured(made, [as_measure("Accuracy", "best_accuracy"), as_measure("Ratio", spec)])
+    assert readings_in(made.runs, "Ratio") == [Reading(None, "missing")] * 2
+
+
 def test_a_place_among_methods_is_counted_seed_by_seed(tmp_path):
     """Readings and references take none. A diverged rival is behind; every rival must have run."""
     curves = {"A": (0.5, 0.5, 0.5), "B": (0.6, 0.4, 0.9), "C": (0.7, 0.5, 0.9), "R": (0.9,) * 3}

@@ -123,6 +123,8 @@ def _compared(
         sign = -1.0 if isinstance(measure, ComparedTo) and measure.reverse else 1.0
         value = sign * (own["value"] - theirs["value"])
     table = own.where(own["value"].isna(), theirs).assign(value=value.where(np.isfinite(value)))
+    undefined = table["value"].isna() & (table["state"] == "ok")  # divided by zero
+    table["state"] = table["state"].mask(undefined, "missing")
     table["limit"] = table["limit"].where(table["state"] != "ok")
     return table.fillna({"state": "missing"}).set_index(study.runs.index)
 
