@@ -66,11 +66,15 @@ def test_points_of_differences_begin_where_the_difference_is_none(tmp_path):
     def files(labels, seed):
         return study_folders.metrics(accuracies(labels, seed) / 100)
 
-    made = study(tmp_path, experiment(show, {"clients": SIZES, "method": METHODS}), files)
+    def status(labels, seed):
+        first = labels == {"clients": "5", "method": "FedAvg"} and seed == 0
+        return "diverged" if first else "finished"
+
+    made = study(tmp_path, experiment(show, {"clients": SIZES, "method": METHODS}), files, status)
     [(_, figure)] = draw(with_measures(made))
     for lines in figure.axes[1].containers:
         np.testing.assert_allclose(lines.lines[0].get_data(), [[5, 20], [0, 1]], atol=1e-12)
-    assert "Change" not in note(figure)
+    assert "Change not known of every seed: FedAvg (clients = 20)." in note(figure)
 
 
 def test_points_with_words_along_the_axis_and_a_row_for_each_measure(tmp_path):
