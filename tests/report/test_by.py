@@ -73,6 +73,20 @@ def test_runs_that_the_settings_do_not_tell_apart(results):
     assert len(study.cells) == 5
 
 
+def test_what_differs_although_nobody_named_it_is_told(results):
+    """Runs of two sweeps, say, which no collision tells apart."""
+    entry, _ = render_by(results, ["algo", "partition.alpha"])
+    assert entry.remarks == []
+    for seed in (0, 1, 2):
+        folder = results / "runs" / "scaffold" / str(seed)
+        write_run(folder, "scaffold", 0.1, seed, 0.6, lr=0.01)
+    entry, page = render_by(results, ["algo", "partition.alpha"])
+    (remark,) = entry.remarks
+    assert remark.startswith("These runs differ in client.lr (0.01, 0.1) as well, which nobody")
+    assert remark in page.read_text()
+    assert render_by(results, ["client.lr", "algo", "partition.alpha"])[0].remarks == []
+
+
 def test_runs_that_differ_in_code_or_data_alone(results):
     place = results / "runs" / "fedavg"
     again = place / "edited"
@@ -135,6 +149,7 @@ def test_a_sweep_that_was_run(fedbench):
     shown = [row.cells[0].value for row in entry.grids[0].rows]
     assert shown == pytest.approx([100 * written[rate] for rate in rates])
     assert page.is_file()
+    assert entry.remarks == []
 
 
 def test_a_method_that_is_fedavg_here_is_named(fedbench):

@@ -33,6 +33,12 @@ from fedbench.runs.table import load_runs, settings
 
 MEASURES = {"Best accuracy": "best_accuracy", "Final accuracy": "final_accuracy"}
 ALL_PAIRS = 6  # values of the first setting up to which each is compared with each
+FEW = 4  # settings that a remark names
+# Sections and settings without which the numbers of a run are the same.
+BESIDE_NUMBERS = (
+    *("seed", "results", "logger", "runtime", "force", "checkpoint", "objective"),
+    *("experiment", "scale", "hydra"),
+)
 
 
 def render_by(results: Path, keys: Sequence[str]) -> tuple[Entry, Path]:
@@ -40,7 +46,7 @@ def render_by(results: Path, keys: Sequence[str]) -> tuple[Entry, Path]:
     study = study_by(results, keys)
     entry = build_entry(study)
     entry.command = f"fedbench-tables render {results} --by {','.join(keys)}"
-    entry.remarks += found_under_fedavg(study)
+    entry.remarks += [*differing_beside(study, keys), *found_under_fedavg(study)]
     measures = study.experiment.show.measures.values()
     entry.grids += [differences(entry.table, list(keys), measure) for measure in measures]
     name = study.experiment.name
@@ -79,6 +85,38 @@ def study_by(results: Path, keys: Sequence[str]) -> Study:
     runs = runs.sort_values([*keys, "seed"]).astype(dict.fromkeys(keys, str))
     experiment = _experiment(list(keys), axes)
     return Study(experiment, "paper", runs.reset_index(drop=True), results)
+
+
+def differing_beside(study: Study, keys: Sequence[str]) -> list[str]:
+    """A sentence on the settings in which the runs differ although nobody named them.
+
+    A named group, such as `algo`, brings settings of its own: those of `algo` may differ with it.
+    """
+    found = pd.DataFrame(
+        [_texts(settings(study.results / folder)) for folder in study.runs["folder"]]
+    ).fillna("none")
+    groups = [*keys, *(["model"] if "data" in keys else [])]
+    differing = [
+        key
+        for key in found
+        if key not in keys
+        and key.partition(".")[0] not in (*groups, *BESIDE_NUMBERS)
+        and found[key].nunique() > 1
+    ]
+    chosen = [key for key in differing if "." not in key]  # groups stand for what is in them
+    told = [*chosen, *(key for key in differing if key.partition(".")[0] not in chosen)]
+    if not told:
+        return []
+    values = [f"{key} ({', '.join(sorted(set(found[key]), key=_order))})" for key in told[:FEW]]
+    more = f" and {len(told) - FEW} more" if len(told) > FEW else ""
+    return [
+        f"These runs differ in {', '.join(values)}{more} as well, which nobody named: what is shown"
+        " as a difference here may come from there."
+    ]
+
+
+def _texts(known: dict[str, Any]) -> dict[str, str]:
+    return {key: _label(value) for key, value in known.items()}
 
 
 def found_under_fedavg(study: Study) -> list[str]:
