@@ -112,7 +112,10 @@ PERSONAL = {
 
 PGVC = {
     f"fedpgvc {rho}": Case(f"algo=fedpgvc algo.rho={rho}", Method(pgvc=Pgvc(rho)))
-    for rho in ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add", "code")
+    for rho in (
+        *("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add"),
+        *("loss", "gradient_norm", "code"),
+    )
 } | {
     "fedpgvc 1 layer": Case(
         "algo=fedpgvc algo.sigma=0.5 algo.layers=1", Method(pgvc=Pgvc(sigma=0.5, layers=1))

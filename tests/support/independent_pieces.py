@@ -25,10 +25,10 @@ class Pgvc:
         rho = (losses[:, None] * each).mean(axis=0)
         result = g.copy()
         for layer in network.layers[len(network.layers) - self.layers :]:
-            result[layer] = self.masked(g[layer], rho[layer])
+            result[layer] = self.masked(g[layer], rho[layer], losses.mean())
         return result
 
-    def masked(self, g: Vector, rho: Vector) -> Vector:
+    def masked(self, g: Vector, rho: Vector, loss: float) -> Vector:
         equations = {
             "norm": lambda: (
                 self.sigma * g / np.linalg.norm(g)
@@ -38,6 +38,8 @@ class Pgvc:
             "layer_mean": lambda: rho.mean() * g,
             "wdro": lambda: rho,
             "add": lambda: g + rho,
+            "loss": lambda: loss * g,
+            "gradient_norm": lambda: np.linalg.norm(g) * g,
             "code": lambda: g,  # the released program trains as usual and rescales afterwards
         }
         return equations[self.rho]()

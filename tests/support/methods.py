@@ -4,6 +4,7 @@ and those of their variants that compute something else in a client's steps.
 
 from __future__ import annotations
 
+from fedbench.algorithms.fedpgvc import READINGS
 from fedbench.config.validate import config_folder
 
 VARIANTS = (
@@ -17,10 +18,7 @@ VARIANTS = (
     "algo=fedlc algo.variant=paper",
     "algo=fedncv algo.alpha_mode=difference",
     "algo=fednova algo.mu=0.1 client.momentum=0.5",
-    *(
-        f"algo=fedpgvc algo.rho={rho}"
-        for rho in ("eq15", "layer_norm", "layer_mean", "wdro", "add", "code")
-    ),
+    *(f"algo=fedpgvc algo.rho={rho}" for rho in READINGS[1:]),
     *(
         f"algo=fedpmvr algo.variant={variant}"
         for variant in ("ema", "accum", "eq12", "eq12_plain", "alg1")

@@ -21,7 +21,11 @@ from fedbench.core.fields import choice, count, number_or
 from fedbench.core.flat_model import FlatModel, flatten
 
 LEAST_NORM = 1e-30  # a gradient of zero stays zero
-READINGS = ("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add", "code")
+READINGS = (
+    *("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add"),
+    *("loss", "gradient_norm", "code"),
+)
+WITHOUT_PENALTY = ("norm", "gradient_norm", "code")
 MEASURED = ("measured", "measured_mean")
 NO_MOMENTUM = "its steps on the last layers are no gradients that momentum may sum up"
 
@@ -39,6 +43,8 @@ class Pgvc(OnLastLayers):
     layer_mean  mean(rho_l) * g_l
     wdro        rho itself (the appendix: the gradient of a distributionally robust loss)
     add         g + rho
+    loss        the mean loss of the batch times g (what section 3.3.1 sets Eq. 14 against)
+    gradient_norm  ||g_l|| * g_l (the same)
     code        the released program: g, and after training every layer times (1 - eta * s_l)
     """
 
@@ -99,9 +105,12 @@ class Pgvc(OnLastLayers):
 
     def probe(self, local: LocalRun, memory: Memory) -> None:
         """rho = 1/B sum_b l_b grad l_b, by one more backward pass through the last layers."""
-        if self.rho in ("norm", "code") or local.shared_frozen:
+        if self.rho in WITHOUT_PENALTY or local.shared_frozen:
             return
         each = local.batch.each
+        if self.rho == "loss":
+            memory.scratch["rho"] = each.detach().mean()
+            return
         weights = each.detach() / len(each)
         gradients = torch.autograd.grad(each, self.parameters, weights, retain_graph=True)
         memory.scratch["rho"] = flatten(gradients)
@@ -117,18 +126,18 @@ class Pgvc(OnLastLayers):
             for layer, sigma in zip(self.layer_slices, sigmas, strict=True):
                 g[layer].mul_(sigma / torch.linalg.vector_norm(g[layer]).clamp_(LEAST_NORM))
         else:
-            self._penalise(g, memory.scratch["rho"])
+            self._penalise(g, g if self.rho == "gradient_norm" else memory.scratch["rho"])
         if isinstance(self.where.index, Tensor):  # g is no view then
             self.where.write(local.model.g, g)
 
     def _penalise(self, g: Tensor, rho: Tensor) -> None:
-        if self.rho == "eq15":
+        if self.rho in ("eq15", "loss"):
             g.mul_(rho)
         elif self.rho == "wdro":
             g.copy_(rho)
         elif self.rho == "add":
             g.add_(rho)
-        elif self.rho == "layer_norm":
+        elif self.rho in ("layer_norm", "gradient_norm"):
             for layer in self.layer_slices:
                 g[layer].mul_(torch.linalg.vector_norm(rho[layer]))
         elif self.rho == "layer_mean":
