@@ -16,7 +16,7 @@ import pytest
 from support.study_entries import HOSTILE, LONG, SCRIPT, draw, hostile, made_up, table
 
 from fedbench.report.catalogue import Row
-from fedbench.report.model import Grid, GridCell, GridRow
+from fedbench.report.model import OUTCOMES, Grid, GridCell, GridRow
 from fedbench.report.page import LARGEST_SVG, write_page
 
 
@@ -187,6 +187,28 @@ def test_a_warning_where_the_numbers_are_not_the_papers(tmp_path):
     assert "1 experiment uses synthetic stand-ins" in written(tmp_path, entry)
     entry.stand_in = ""
     assert 'class="banner"' not in written(tmp_path, entry)
+
+
+def test_where_all_is_plumbing_no_outcome_is_shown(tmp_path):
+    """Neither a tile nor a column nor a legend, not even with a zero."""
+    entries = made_up(tmp_path)
+    reader = Reader(written(tmp_path, *entries))
+    shown = " ".join(reader.texts).lower()
+    assert all(outcome in shown for outcome in OUTCOMES)
+    for entry in entries:
+        entry.plumbing, entry.scale = True, "smoke"
+        for claim in entry.claims:
+            claim.outcome, claim.detail, claim.comparisons = "", "", []
+    text = written(tmp_path, *entries)
+    told = " ".join(Reader(text).texts).lower()
+    assert "plumbing only" in told
+    assert [outcome for outcome in OUTCOMES if outcome in told] == []
+    assert "what was found" not in told
+    overview = text[text.index('<table class="sortable overview">') :].split("</table>")[0]
+    head, *rows = re.findall(r"<tr.*?</tr>", overview, re.S)
+    assert {len(re.findall("<t[hd]", row)) for row in rows if "colspan" not in row} == {
+        len(re.findall("<th", head))
+    }
 
 
 def test_a_large_drawing_is_embedded_as_pixels(tmp_path):

@@ -126,6 +126,7 @@ def write_page(
             outcome: sum(section.outcomes[outcome] for section in sections) for outcome in OUTCOMES
         },
         with_claims=any(entry.claims for entry in entries),
+        judged=any(entry.claims and not entry.plumbing for entry in entries),
         of_papers=any(entry.paper != OWN for entry in entries),
         style=Markup(style),
         script=Markup(script),
