@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -361,9 +360,6 @@ def test_a_thousand_runs_take_two_files_each(monkeypatch):
     reads = []
     original = Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda path: reads.append(path) or original(path))
-    start = time.process_time()
     table = fedbench.load_runs("results")
-    seconds = time.process_time() - start
     assert sorted(table.seed) == list(range(1000))
     assert len(reads) == 2 * 1000
-    assert seconds < 20  # it takes about one

@@ -45,7 +45,7 @@ def test_a_rank_that_is_still_importing_ends_with_torchrun(tmp_path):
     try:
         agent.kill()
         agent.wait()
-        wait_until(lambda: not members(rank), seconds=60)
+        wait_until(lambda: not members(rank))
     finally:
         with suppress(ProcessLookupError):
             os.killpg(rank, signal.SIGKILL)

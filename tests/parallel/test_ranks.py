@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from support.waiting import LIMIT as LONG
 
 from fedbench.core.errors import (
     BAD_INPUT,
@@ -24,8 +25,6 @@ from fedbench.parallel.ranks import LEADER, AllLeave, Ranks
 from fedbench.runs.folder import RunFolder
 from fedbench.train import take_lock
 
-LONG = 600  # nothing here may wait that long
-
 
 @pytest.fixture
 def store(monkeypatch) -> dist.Store:
@@ -35,7 +34,8 @@ def store(monkeypatch) -> dist.Store:
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     shared = dist.HashStore()
     monkeypatch.setattr(module, "_open_store", lambda rank, timeout: shared)
-    monkeypatch.setattr(module, "GRACE_SECONDS", LONG)  # or a slow machine ends this process
+    for name in ("GRACE_SECONDS", "LAST_WORDS_SECONDS"):  # a slow machine is no broken one
+        monkeypatch.setattr(module, name, LONG)
     return shared
 
 
@@ -55,7 +55,7 @@ def on_every_rank(size: int, work: Callable[[Ranks], object]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LONG)
         assert not thread.is_alive()
     return outcomes
 
@@ -345,7 +345,7 @@ def test_who_leaves_after_its_last_record_is_not_missed(store, monkeypatch):
     def work(ranks: Ranks) -> int:
         ranks.together(lambda: None, LONG)
         if ranks.rank == 0:
-            left.wait(60)
+            left.wait(LONG)
         result = ranks.together(lambda: 7, LONG)
         if ranks.rank == 1:
             ranks._tell_the_end(FINISHED)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support import experiments
+from support.waiting import LIMIT
 
 from fedbench.parallel.group import Group
 from fedbench.parallel.processes import launch
@@ -204,5 +205,5 @@ def test_a_slow_worker_reads_the_first_of_two_sums_of_the_updates(tmp_path, monk
         time.sleep(0.1 * group.leader)
 
     monkeypatch.setattr(Group, "barrier", slow_barrier)
-    launch(work, 2, 60)
+    launch(work, 2, LIMIT)
     assert {(tmp_path / name).read_text() for name in "01"} == {digest_of(Group())}

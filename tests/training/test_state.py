@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import experiments
 from support.device_copies import DeviceCopies, on_the_device
+from support.waiting import LIMIT
 
 from fedbench.parallel.failures import WorkerFault
 from fedbench.parallel.group import Group
@@ -143,7 +144,7 @@ def test_a_real_rank_that_differs_ends_the_run_with_its_number():
         state.compare_ranks(2)
 
     with pytest.raises(WorkerFault, match="rank 1 of 2 has another global model than the others"):
-        launch(work, 2, 60)
+        launch(work, 2, LIMIT)
 
 
 def test_the_digest_has_8_bytes_of_all_bits():
