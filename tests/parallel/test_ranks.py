@@ -345,7 +345,7 @@ def test_who_leaves_after_its_last_record_is_not_missed(store, monkeypatch):
     def work(ranks: Ranks) -> int:
         ranks.together(lambda: None, LONG)
         if ranks.rank == 0:
-            left.wait(LONG)
+            assert left.wait(LONG)
         result = ranks.together(lambda: 7, LONG)
         if ranks.rank == 1:
             ranks._tell_the_end(FINISHED)
