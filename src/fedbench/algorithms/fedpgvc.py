@@ -22,8 +22,15 @@ from fedbench.core.flat_model import FlatModel, flatten
 
 LEAST_NORM = 1e-30  # a gradient of zero stays zero
 READINGS = (
-    *("norm", "eq15", "layer_norm", "layer_mean", "wdro", "add"),
-    *("loss", "gradient_norm", "code"),
+    "norm",
+    "eq15",
+    "layer_norm",
+    "layer_mean",
+    "wdro",
+    "add",
+    "loss",
+    "gradient_norm",
+    "code",
 )
 WITHOUT_PENALTY = ("norm", "gradient_norm", "code")
 MEASURED = ("measured", "measured_mean")
