@@ -43,7 +43,7 @@ class GridSweeper(BasicSweeper):
     """
 
     def sweep(self, arguments: list[str]) -> Any:
-        from fedbench.report.experiment import load
+        from fedbench.report.experiments.experiment import load
 
         choices = self.config.hydra.runtime.choices
         self.experiment = load(choices.experiment, self._own_folders())
@@ -121,7 +121,7 @@ class GridSweeper(BasicSweeper):
         Without words that change numbers the plan, which composes and checks every job, is kept for
         the tables.
         """
-        from fedbench.report.plan import make_plans
+        from fedbench.report.running.plan import make_plans
 
         results, scale = self.config.results, self.scale
         if not self.changing:
@@ -164,7 +164,7 @@ class GridSweeper(BasicSweeper):
 
 def _report(result: Any, results: Path) -> None:
     """Write the outcome of every job where any sweep has it."""
-    from fedbench.report.execute import FAILURE
+    from fedbench.report.running.execute import FAILURE
 
     sweep = SweepCallback.current
     assert sweep is not None

@@ -19,8 +19,8 @@ from support import faulty_dataset
 
 from fedbench.config import hydra_errors as messages
 from fedbench.config.environment import Values, shown
-from fedbench.report.plan import compose_config
-from fedbench.report.work import work_of
+from fedbench.report.running.plan import compose_config
+from fedbench.report.running.work import work_of
 from fedbench.runs.objective import objective
 
 QUICK = (

@@ -18,8 +18,8 @@ from fedbench.core.errors import BadInput
 from fedbench.parallel import devices
 from fedbench.parallel.group import Group
 from fedbench.parallel.processes import launch
-from fedbench.report import plan
-from fedbench.report.work import work_of
+from fedbench.report.running import plan
+from fedbench.report.running.work import work_of
 from fedbench.runs.identity import identity
 from fedbench.train import prepare_here
 from fedbench.training.client import seed_device

@@ -10,18 +10,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from fedbench.report.model import (
-    LINKS,
-    Claim,
-    Comparison,
-    Entry,
-    Grid,
-    GridCell,
-    GridRow,
-    Panel,
-    Picture,
-    Setting,
-)
+from fedbench.report.judgement.outcomes import Claim, Comparison, Panel
+from fedbench.report.output.model import LINKS, Entry, Grid, GridCell, GridRow, Picture, Setting
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = '"><img src=x onerror=alert(1)>'

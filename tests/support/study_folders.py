@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import save_file
 
-from fedbench.report.experiment import Experiment
-from fedbench.report.runs import DONE, Study
-from fedbench.report.spec import read_section
+from fedbench.report.experiments.experiment import Experiment
+from fedbench.report.experiments.spec import read_section
+from fedbench.report.numbers.runs import DONE, Study
 
 ROW = ("seed", "overrides", "folder", "status", "problem", "instead")
 Files = dict[str, Any]  # name -> a table; arrays by name for .npz and .safetensors

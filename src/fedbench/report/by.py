@@ -18,15 +18,15 @@ from typing import Any
 import pandas as pd
 
 from fedbench.core.errors import BadInput, nearest
-from fedbench.report.claims import same_seeds, scores, signed, title
-from fedbench.report.effects import Effect, Judgement, Range, effect_of, judge_panels
-from fedbench.report.entry import build_entry
-from fedbench.report.experiment import OWN, Experiment
-from fedbench.report.model import Entry, Grid, GridCell, GridRow
-from fedbench.report.page import write_page
-from fedbench.report.render import write_tables
-from fedbench.report.runs import DONE, FACTS, Study, groups
-from fedbench.report.spec import Bars, Curves, Measure, Several, as_measure
+from fedbench.report.experiments.experiment import OWN, Experiment
+from fedbench.report.experiments.spec import Bars, Curves, Measure, Several, as_measure
+from fedbench.report.judgement.claims import same_seeds, scores, signed, title
+from fedbench.report.judgement.effects import Effect, Judgement, Range, effect_of, judge_panels
+from fedbench.report.numbers.runs import DONE, FACTS, Study, groups
+from fedbench.report.output.entry import build_entry
+from fedbench.report.output.model import Entry, Grid, GridCell, GridRow
+from fedbench.report.output.page import write_page
+from fedbench.report.output.render import write_tables
 from fedbench.runs.folder import SUMMARY
 from fedbench.runs.sweeps import OUTCOME, Outcome
 from fedbench.runs.table import load_runs, settings

@@ -16,15 +16,22 @@ from rich.console import Console
 
 from fedbench.core.errors import FINISHED, INTERRUPTED, UNEXPECTED, BadInput, OneLineParser
 from fedbench.core.terminal import escape_what_the_terminal_cannot_show, streams_without_readers
-from fedbench.report.archive import archive_plans
 from fedbench.report.by import render_by
 from fedbench.report.endings import one_line_endings
 from fedbench.report.engine import Options, run_tables, say, show_result
-from fedbench.report.experiment import Experiment, absolute, chosen, load, names, own_names
-from fedbench.report.ledger import kept_plans, planned_names
-from fedbench.report.plan import Plan
-from fedbench.report.render import render_all
-from fedbench.report.spec import DECISIVE, SCALES, SMOKE
+from fedbench.report.experiments.experiment import (
+    Experiment,
+    absolute,
+    chosen,
+    load,
+    names,
+    own_names,
+)
+from fedbench.report.experiments.spec import DECISIVE, SCALES, SMOKE
+from fedbench.report.output.render import render_all
+from fedbench.report.running.archive import archive_plans
+from fedbench.report.running.ledger import kept_plans, planned_names
+from fedbench.report.running.plan import Plan
 from fedbench.runs.archive import ARCHIVE
 
 PROGRAM = "fedbench-tables"

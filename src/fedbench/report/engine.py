@@ -18,14 +18,14 @@ from rich.console import Console
 
 from fedbench.core.machine import available_cores
 from fedbench.parallel.devices import gpus
-from fedbench.report.calibrate import estimate_all
-from fedbench.report.execute import FAILURE, Executor
-from fedbench.report.experiment import Experiment
-from fedbench.report.ledger import Ledger, duration, plans_beside
-from fedbench.report.model import Entry
-from fedbench.report.plan import Job, Plan, make_plans, settle
-from fedbench.report.render import render_all
-from fedbench.report.tune import trial_plan, tuned
+from fedbench.report.experiments.experiment import Experiment
+from fedbench.report.output.model import Entry
+from fedbench.report.output.render import render_all
+from fedbench.report.running.calibrate import estimate_all
+from fedbench.report.running.execute import FAILURE, Executor
+from fedbench.report.running.ledger import Ledger, duration, plans_beside
+from fedbench.report.running.plan import Job, Plan, make_plans, settle
+from fedbench.report.running.tune import trial_plan, tuned
 from fedbench.runs.identity import source_commit
 
 

@@ -1,0 +1,1 @@
+"""Experiment files: what a study is, as its file says, checked before anything runs."""

@@ -1,0 +1,1 @@
+"""What the numbers say: to a published number, and to a claim."""

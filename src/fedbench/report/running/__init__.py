@@ -1,0 +1,1 @@
+"""What there is to do in a study, and doing it."""
