@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Outcome
+from support import inject
 from support.faulty_runs import SETTING, result
 from support.two_machines import Node, NotPossible, TwoMachines, show, wait_until
 
@@ -85,28 +86,29 @@ def tiny_mnist(root: Path) -> Path:
 def test_a_cut_cable_ends_both_machines_after_the_timeout(
     machines: TwoMachines, tmp_path: Path, data_root: Path, rendezvous: str
 ) -> None:
-    timeout = 20
+    """It is cut while both ranks train, and only then does the limit count."""
+    fault = {"place": "training", "call": 1, "rank": "every", "kind": "until cut"}
     nodes = machines.start(
         *SETTING,
         "algo=scaffold",
-        "rounds=1000000",
-        f"runtime.timeout={timeout}",
+        "runtime.timeout=5",
+        program=(inject.__file__, json.dumps(fault)),
         rendezvous=rendezvous,
         folders=(tmp_path, tmp_path),
         data=(data_root, data_root),
     )
 
-    def first_round_is_written() -> bool:
+    def both_train() -> bool:
         assert all([node.running() for node in nodes]), show(nodes)  # noqa: C419
-        tables = list(tmp_path.glob("results/runs/*/*/metrics.csv"))
-        return bool(tables) and len(tables[0].read_text().splitlines()) > 1
+        return len(list(tmp_path.glob("here-*"))) == 2
 
-    assert wait_until(first_round_is_written, LONG), show(nodes)
+    assert wait_until(both_train, LONG), show(nodes)
     machines.cut()
+    (tmp_path / "cut").touch()
     machines.end_ranks(nodes, LONG)
     for node in nodes:
         line = only_message(node)
-        assert f"runtime.timeout={timeout}" in line or "lost" in line, show(nodes)
+        assert "runtime.timeout=5: " in line or "lost" in line, show(nodes)
     machines.end(nodes, LONG)
     for node in nodes:
         assert node.process.returncode != 0, show(nodes)

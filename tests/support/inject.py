@@ -114,6 +114,10 @@ def strike(fault: dict) -> None:
         wait_until(lambda: not Path(fault["marker"]).exists())
     elif kind == "hang":
         hang()
+    elif kind == "until cut":  # on every rank: somebody cuts the cable between them
+        Path(f"here-{dist.get_rank()}").touch()
+        wait_until(Path("cut").exists)
+        board.strike()
     elif kind == "remove":  # at once, and not file by file beside a rank that writes
         os.rename("broken", "removed")
         shutil.rmtree("removed")
@@ -141,8 +145,11 @@ def remember_stops() -> None:
     StopRequest.__enter__ = enter
 
 
-def be_patient() -> None:
-    """Let limits of time count from when a rank hangs, and not while all get on slowly."""
+def be_patient(together: bool) -> None:
+    """Let limits of time count from when a rank hangs, and not while all get on slowly.
+
+    `together`: the ranks share a board. Others wait for what happens before an exchange.
+    """
     wanted: list[timedelta] = []
 
     def patient(name: str) -> None:
@@ -152,9 +159,11 @@ def be_patient() -> None:
             if name == "init_process_group":
                 wanted.append(keywords["timeout"])
                 keywords["timeout"] = timedelta(seconds=LIMIT)
-                board.arrive(keywords["rank"], keywords["world_size"])
+                if together:
+                    board.arrive(keywords["rank"], keywords["world_size"])
             else:
-                board.arrive(dist.get_rank(), dist.get_world_size())
+                if together:
+                    board.arrive(dist.get_rank(), dist.get_world_size())
                 if board.struck:
                     dist.distributed_c10d._set_pg_timeout(wanted[-1])
             return original(*arguments, **keywords)
@@ -187,8 +196,9 @@ def plant(fault: dict) -> None:
     def struck(*arguments, **keywords):
         nonlocal calls
         rank = dist.get_rank() if dist.is_initialized() else 0
-        calls += rank == fault.get("rank", 0)
-        due = (calls == fault.get("call", 1) or fault.get("every")) and rank == fault.get("rank", 0)
+        chosen = fault.get("rank", 0) in (rank, "every")
+        calls += chosen
+        due = (calls == fault.get("call", 1) or fault.get("every")) and chosen
         due = (
             due and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
         )  # a restart is to be spared
@@ -238,8 +248,8 @@ def prepare(fault: dict) -> None:
     if fault.get("place"):
         remember_stops()
         plant(fault)
-    if fault.get("kind") == "hang":
-        be_patient()
+    if fault.get("kind") in ("hang", "until cut"):
+        be_patient(together=fault["kind"] == "hang")
 
 
 if __name__ == "__main__":

@@ -212,10 +212,11 @@ class TwoMachines:
         *words: str,
         ranks: int = 1,
         rendezvous: str = "static",
+        program: tuple[str, ...] = ("-m", "fedbench"),
         folders: tuple[Path, Path],
         data: tuple[Path, Path],
     ) -> list[Node]:
-        """`torchrun ... -m fedbench WORDS` on both machines, each in its folder with its data."""
+        """`torchrun ... PROGRAM WORDS` on both machines, each in its folder with its data."""
         common = ["--nnodes=2", f"--nproc-per-node={ranks}"]
         if rendezvous == "c10d":
             endpoint = f"--rdzv-endpoint={ADDRESSES[0]}:{PORT}"
@@ -225,7 +226,7 @@ class TwoMachines:
         nodes = []
         for number, machine in enumerate(self.machines):
             own = [] if rendezvous == "c10d" else [f"--node-rank={number}"]
-            arguments = [*common, *own, "-m", "fedbench", *words, "logger=none"]
+            arguments = [*common, *own, *program, *words, "logger=none"]
             logs = self.logs / machine.host
             environment = {"FEDBENCH_DATA": str(data[number])}
             nodes.append(machine.start(arguments, folders[number], logs, **environment))
