@@ -106,7 +106,8 @@ def strike(fault: dict) -> None:
         os.kill(os.getppid() if dist.is_initialized() else os.getpid(), signal.Signals[kind])
         wait_until(lambda: stops[-1].requested)  # the parent may be slow to notice
     elif kind in ("own SIGINT", "own SIGTERM"):  # to one rank of torchrun's alone
-        os.kill(os.getpid(), signal.Signals[kind.removeprefix("own ")])
+        for _ in range(fault.get("times", 1)):
+            os.kill(os.getpid(), signal.Signals[kind.removeprefix("own ")])
         wait_until(lambda: stops[-1].requested)
     elif kind == "until stopped":  # by a signal from elsewhere
         wait_until(lambda: stops[-1].requested)

@@ -1,6 +1,8 @@
 """Ctrl-C and SIGTERM end a run after the current round, with a checkpoint.
 
-A second one ends it at once.
+A second one ends it at once. Under torchrun a second one does nothing here: whoever stops all
+processes of a job, such as Slurm, reaches a rank twice, itself and through torchrun. torchrun ends
+its ranks when it gets a second signal, or after 30 seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from fedbench.parallel.processes import speaks
+from fedbench.parallel.processes import speaks, under_torchrun
 
 
 class StopRequest:
@@ -31,6 +33,8 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
+            if under_torchrun():
+                return
             raise KeyboardInterrupt
         self._shared[0] = 1
         if speaks():
