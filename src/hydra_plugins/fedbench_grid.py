@@ -17,6 +17,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
 from fedbench.core.errors import BAD_INPUT, FINISHED, INTERRUPTED, UNEXPECTED, BadInput
 from fedbench.parallel.processes import under_torchrun
+from fedbench.parallel.ranks import this_rank
 from fedbench.runs.sweeps import BASIC, Outcome, SweepCallback
 
 NEITHER_GRID_NOR_NUMBERS = (
@@ -103,6 +104,8 @@ class GridSweeper(BasicSweeper):
         return OverridesParser.create(self.hydra_context.config_loader).parse_overrides(words)
 
     def _say_what_becomes_of_the_table(self) -> None:
+        if not this_rank().leader:
+            return
         words = {word for axis in self.experiment.axes.values() for word in axis.values()}
         keys = dict.fromkeys(_key(word) for word in sorted(words) if word)
         print(
@@ -119,12 +122,12 @@ class GridSweeper(BasicSweeper):
         user's own words.
 
         Without words that change numbers the plan, which composes and checks every job, is kept for
-        the tables.
+        the tables. Of torchrun's ranks only the leader makes it.
         """
         from fedbench.report.running.plan import make_plans
 
         results, scale = self.config.results, self.scale
-        if not self.changing:
+        if not self.changing and this_rank().leader:
             (plan,) = make_plans(
                 [(self.experiment, scale)], Path(results), 1, lambda done, wanted: None
             )
@@ -154,7 +157,7 @@ class GridSweeper(BasicSweeper):
         if self.changing:
             self._say_what_becomes_of_the_table()
             super().validate_batch_is_legal(batch)
-        else:
+        elif this_rank().leader:
             render = f"fedbench-tables render {self.config.results} --only {self.experiment.name}"
             print(
                 f"{len(batch)} runs; afterwards `{render}` makes the table or figure of them",

@@ -145,6 +145,40 @@ def test_a_refused_job_does_not_end_a_sweep_whose_files_the_leader_writes():
     assert not Path("follower").exists()
 
 
+EXPERIMENT = """# @package _global_
+defaults:
+  - /experiment/_grid
+rounds: 1
+client: {epochs: 1}
+partition: {clients: 3}
+study:
+  title: Two methods of mine
+  axes:
+    method:
+      FedAvg: algo=fedavg
+      FedProx: algo=fedprox
+  seeds: [0]
+  show:
+    form: table
+    rows: [method]
+    measures: {Best: best_accuracy}
+"""
+
+
+def test_the_plan_of_a_table_is_made_and_told_by_the_leader():
+    own = Path("own", "experiment")
+    own.mkdir(parents=True)
+    (own / "mine.yaml").write_text(EXPERIMENT)
+    words = ("--config-dir", "own", "experiment=mine", "logger=none")
+    ended = Agent().attempt(*words, only={0: ["results=here"], 1: ["results=there"]})
+    assert [one.status for one in ended] == [2, 2]
+    assert lines(ended[0])[0].endswith("and this one does not see rank 0's files")
+    assert [file.name for file in Path("here").rglob("*") if file.is_file()] == ["mine.paper.json"]
+    assert not Path("there").exists()
+    assert ended[0].out.startswith("2 runs; afterwards")
+    assert ended[1].out == ""
+
+
 def test_machines_with_folders_of_their_own_are_refused():
     ended = Agent().attempt(*SCAFFOLD, only={0: ["results=here"], 1: ["results=there"]})
     assert [one.status for one in ended] == [2, 2]
