@@ -90,7 +90,8 @@ OFTEN += ("checkpoint", "checkpoint-tensors", "checkpoint-manifest")
 @pytest.mark.parametrize(
     "number",
     [
-        *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (0, 1)),
+        0,
+        pytest.param(1, marks=pytest.mark.heavy),
         *(pytest.param(seed, marks=[pytest.mark.heavy, pytest.mark.by_hand]) for seed in (2, 3)),
     ],
 )
