@@ -31,8 +31,8 @@ VECTOR = 64  # columns are cut at multiples of this many elements
 class Exchange:
     """One row from every client of `owners`, which names the rank that has it.
 
-    In shared memory there is one row more, for the sums: each column has a place of its own there,
-    so a column can be summed once.
+    In shared memory there is one row more, for the sums: each column has a place of its own there.
+    Before a column is summed again, all ranks must have met: one may still be reading.
     """
 
     def __init__(self, group: Group, owners: list[int], width: int, dtype: torch.dtype):
