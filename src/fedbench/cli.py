@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,30 +126,37 @@ def call_hydra(jobs: Jobs, wants_traceback: bool) -> int:
 
 def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceback: bool) -> int:
     """Report what Hydra, a sweeper or a launcher raised, in one line where possible."""
+    variables = sweep.variables if sweep is not None else []
+    words = [*sys.argv[1:], *variables]
     if sweep is not None and sweep.cannot_write(error):
         reason = getattr(error, "strerror", None) or error
         rule = f"must be a folder that can be written ({reason})"
-        return refuse(str(bad_value("results", sweep.results, rule)))
+        return refuse(str(bad_value("results", sweep.results, rule)), variables)
     if isinstance(error, (ValueError, *hydra_errors.CONFIGURATION_ERRORS)):
-        return refuse(hydra_errors.explain(error, sys.argv[1:]))
+        return refuse(hydra_errors.explain(error, sys.argv[1:]), variables)
     if sweep is None or sweep.basic or wants_traceback:
-        traceback.print_exception(error)
+        text = "".join(traceback.format_exception(error)).rstrip()
+        print(hidden_by_name(text, words), file=sys.stderr, flush=True)
         return UNEXPECTED
     if sweep.stopping:
         return INTERRUPTED  # jobs that were stopped make launchers raise all kinds of errors
     launcher = sweep.launcher.rpartition(".")[2]
     reason = next(iter(str(error).splitlines()), "")
     print_error(
-        f"{launcher} failed: {type(error).__name__}: {reason} (HYDRA_FULL_ERROR=1 shows the"
-        " traceback)"
+        f"{launcher} failed: {type(error).__name__}: {hidden_by_name(reason, words)}"
+        " (HYDRA_FULL_ERROR=1 shows the traceback)"
     )
     return UNEXPECTED
 
 
-def refuse(reason: str) -> int:
-    """Report bad input that concerns the whole program: no rank runs anything."""
+def refuse(reason: str, variables: Sequence[str] = ()) -> int:
+    """Report bad input that concerns the whole program: no rank runs anything.
+
+    Values of the variables that the command line names are hidden, and those of `variables`.
+    """
     words = sys.argv[1:]
-    print_error(this_rank().refuse(hidden_by_name(reason, words), waiting_time(words)))
+    shown = hidden_by_name(reason, [*words, *variables])
+    print_error(this_rank().refuse(shown, waiting_time(words)))
     return BAD_INPUT
 
 

@@ -17,10 +17,12 @@ from hydra.experimental.callback import Callback
 from omegaconf import OmegaConf
 from support import faulty_dataset
 
+from fedbench.cli import explain_failure
 from fedbench.config import hydra_errors as messages
 from fedbench.config.environment import Values, shown
 from fedbench.report.running.plan import compose_config
 from fedbench.report.running.work import work_of
+from fedbench.runs import sweeps
 from fedbench.runs.objective import objective
 
 QUICK = (
@@ -197,6 +199,25 @@ def test_no_message_has_a_value_of_the_environment(fedbench, environment, word, 
     assert TOKEN not in run.out + run.err
 
 
+@pytest.mark.parametrize("folder", ["/cluster/secret/", "/cluster//secret", "~/secret"])
+def test_no_message_has_a_folder_of_the_environment(fedbench, monkeypatch, folder):
+    """A path is shown without what it does not need, and with the user's home."""
+    monkeypatch.setenv("HOME", "/home/of-a-user")
+    monkeypatch.setenv("SCRATCH", folder)
+    words = ("data=mnist", "data.source=real", "data.root=${oc.env:SCRATCH}")
+    run = fedbench(*words, *QUICK)
+    assert run.status == 2
+    assert run.err.startswith("fedbench: data=mnist: not in ${oc.env:SCRATCH}")
+    assert "secret" not in run.out + run.err
+
+
+def test_no_quoted_value_has_one(monkeypatch):
+    token = "a 'single', a \"double\" quote,\tand a \\"
+    monkeypatch.setenv("MY_TOKEN", token)
+    hidden = Values(OmegaConf.create({"a": "${oc.env:MY_TOKEN}"})).hidden
+    assert hidden(f"KeyError: {token!r}") == "KeyError: '${oc.env:MY_TOKEN}'"
+
+
 def test_no_traceback_has_one(fedbench, environment, tmp_path, monkeypatch):
     monkeypatch.setenv("PLANTED_TOKEN", TOKEN)
     faulty_dataset.write(tmp_path / "own")
@@ -206,6 +227,25 @@ def test_no_traceback_has_one(fedbench, environment, tmp_path, monkeypatch):
     assert run.status == 1
     assert "RuntimeError: planted ${oc.env:MY_TOKEN}" in run.err
     assert TOKEN not in run.out + run.err
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+@pytest.mark.parametrize("launcher", ["somewhere.Launcher", sweeps.BASIC])
+def test_no_failure_of_a_launcher_or_sweeper_has_one(
+    fedbench, environment, tmp_path, monkeypatch, capfd, error, launcher
+):
+    """Also where a file of configuration, and not the command line, names the variable."""
+    presets = tmp_path / "own" / "preset"
+    presets.mkdir(parents=True)
+    preset = "# @package _global_\ndata: {root: '${oc.env:MY_TOKEN}'}\n"
+    (presets / "mine.yaml").write_text(preset)
+    fedbench("--config-dir", "own", "-m", "+preset=mine", *QUICK, "cohort=100")
+    sweep = sweeps.SweepCallback.current
+    monkeypatch.setattr(sweep, "launcher", launcher)
+    explain_failure(error(f"cannot use {TOKEN}"), sweep, wants_traceback=False)
+    told = capfd.readouterr().err
+    assert "cannot use ${oc.env:MY_TOKEN}" in told
+    assert TOKEN not in told
 
 
 EXPERIMENT = """# @package _global_

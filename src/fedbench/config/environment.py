@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -61,8 +62,8 @@ class Values:
 
         def read(*arguments: Any) -> Any:
             value = oc.env(*arguments)
-            if len(str(value)) >= SHORTEST:
-                self.texts[str(value)] = _text(arguments)
+            for form in _forms(str(value)):
+                self.texts[form] = _text(arguments)
             return value
 
         with _resolver(read):
@@ -73,17 +74,23 @@ class Values:
 
 
 def hidden_by_name(text: str, words: list[str]) -> str:
-    """The text without the values of the variables that the overrides name.
+    """The text without the values of the variables that the words name, such as overrides.
 
-    For a configuration that could not be composed.
+    For where there is no configuration that could be composed.
     """
     names = re.findall(r"oc\.env:\s*(\w+)", " ".join(words))
     values = {
-        os.environ[name]: f"${{oc.env:{name}}}"
-        for name in names
-        if len(os.environ.get(name, "")) >= SHORTEST
+        form: f"${{oc.env:{name}}}" for name in names for form in _forms(os.environ.get(name, ""))
     }
     return _replaced(text, values)
+
+
+def _forms(value: str) -> set[str]:
+    """How messages may show a value: as it is, as a path, or escaped within quotes."""
+    forms = {value, str(Path(value)), repr(value)[1:-1]}
+    with suppress(RuntimeError):  # there is no such home
+        forms.add(str(Path(value).expanduser()))
+    return {form for form in forms if len(form) >= SHORTEST}
 
 
 def _replaced(text: str, texts: dict[str, str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -75,6 +76,7 @@ class SweepCallback(Callback):
         self.results = ""
         self.launcher = ""
         self.sweeper = ""
+        self.variables: list[str] = []  # of the environment: "oc.env:NAME"
         self.errors = ""  # the file behind the parent's standard error
         self.parent = ("", 0)
         self.made: list[Path] = []  # what was not there before, innermost first
@@ -85,6 +87,7 @@ class SweepCallback(Callback):
 
     def on_multirun_start(self, config: DictConfig, **others: Any) -> None:
         _keep_values_out(config)
+        self.variables = sorted({*re.findall(r"oc\.env:\s*\w+", OmegaConf.to_yaml(config))})
         try:
             self.folder = Path(config.hydra.sweep.dir).absolute()
             self.results = str(config.results)
