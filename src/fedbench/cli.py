@@ -129,9 +129,9 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
     variables = sweep.variables if sweep is not None else []
     words = [*sys.argv[1:], *variables]
     if sweep is not None and sweep.cannot_write(error):
-        reason = getattr(error, "strerror", None) or error
-        rule = f"must be a folder that can be written ({reason})"
-        return refuse(str(bad_value("results", sweep.results, rule)), variables)
+        return refuse(str(unwritable(*sweep.setting_of_folder(), error)), variables)
+    if sweep is None and isinstance(error, OSError) and error.filename and not wants_traceback:
+        return refuse(str(unwritable("hydra.run.dir", error.filename, error)))
     if isinstance(error, (ValueError, *hydra_errors.CONFIGURATION_ERRORS)):
         return refuse(hydra_errors.explain(error, sys.argv[1:]), variables)
     if sweep is None or sweep.basic or wants_traceback:
@@ -147,6 +147,11 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
         " (HYDRA_FULL_ERROR=1 shows the traceback)"
     )
     return UNEXPECTED
+
+
+def unwritable(key: str, folder: object, error: Exception) -> BadInput:
+    reason = getattr(error, "strerror", None) or error
+    return bad_value(key, folder, f"must be a folder that can be written ({reason})")
 
 
 def refuse(reason: str, variables: Sequence[str] = ()) -> int:

@@ -159,6 +159,12 @@ class SweepCallback(Callback):
         first = self.basic and not self.outcomes()
         return unwritable and (first or not self.folder.is_dir())
 
+    def setting_of_folder(self) -> tuple[str, str]:
+        """The key that says where the sweep's folder is, and its value."""
+        if Path(self.results).absolute() in self.folder.parents:
+            return "results", self.results
+        return "hydra.sweep.dir", str(self.folder)
+
     def running(self) -> list[Outcome]:
         """The jobs on this machine that have begun and not ended."""
         return [one for one in self.outcomes().values() if one.status is None and _is_alive(one)]
