@@ -52,7 +52,7 @@ def test_a_rank_that_is_still_importing_ends_with_torchrun(tmp_path):
 
 
 @pytest.mark.parametrize(("parents", "status"), [([7, 7], None), ([7, 1], 1)])
-def test_a_rank_whose_torchrun_died_before_it_could_ask_ends(monkeypatch, parents, status):
+def test_a_rank_whose_torchrun_died_before_it_could_ask_ends(monkeypatch, capfd, parents, status):
     ended: list[int] = []
     asked = []
 
@@ -68,6 +68,8 @@ def test_a_rank_whose_torchrun_died_before_it_could_ask_ends(monkeypatch, parent
     caller.end_with_torchrun()
     assert asked == [(1, signal.SIGKILL)]
     assert ended == ([] if status is None else [status])
+    line = "torchrun has ended before this rank began: the rank ends, too\n"
+    assert capfd.readouterr().err == ("" if status is None else line)
 
 
 # A process to which orphans go, as they go to init elsewhere, starts an agent with torchrun's

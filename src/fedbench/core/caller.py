@@ -33,6 +33,7 @@ def end_with_torchrun() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # It has died meanwhile, or even before its number was asked for.
     if os.getppid() != parent or took_over_from_torchrun(parent):
+        os.write(2, b"torchrun has ended before this rank began: the rank ends, too\n")
         os._exit(UNEXPECTED)
 
 
