@@ -8,6 +8,7 @@ matplotlib, is imported when a sweep begins.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -106,8 +107,11 @@ class GridSweeper(BasicSweeper):
     def _say_what_becomes_of_the_table(self) -> None:
         if not this_rank().leader:
             return
-        words = {word for axis in self.experiment.axes.values() for word in axis.values()}
-        keys = dict.fromkeys(_key(word) for word in sorted(words) if word)
+        labels = [label for axis in self.experiment.axes.values() for label in axis.values()]
+        words = [*(word for label in labels for word in shlex.split(label)), *self.changing]
+        # Of modifiers, which are several, the name of the run's folder tells.
+        keys = dict.fromkeys("label" if _key(word) == "modifier" else _key(word) for word in words)
+        keys.pop("seed", None)  # runs are paired by it
         print(
             f"{' '.join(self.changing)}: not the runs of {self.experiment.name}, whose table and"
             f" plan stay as they are; `fedbench-tables render {self.config.results} --by"

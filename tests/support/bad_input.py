@@ -30,7 +30,7 @@ KEYS = {
     "train.lr=0.1": "unknown key 'train': choose from algo, attack",
     "experimnet=digits/methods": "unknown key 'experimnet': did you mean 'experiment'?",
     "hydra.foo=3": "unknown key 'hydra.foo'",
-    "+foo=3": "unknown key 'foo': choose from checkpoint, client",
+    "+foo=3": "unknown key 'foo': choose from algo, attack, checkpoint, client",
     "+partition.beta=1": (
         "unknown key 'partition.beta': choose from alpha, cap, clients, least_share, local_test"
     ),

@@ -87,7 +87,7 @@ FILES = {
     "table1.csv": PUBLISHED,
     "figure1.yaml": FIGURE,
 }
-# One axis whose labels need what is not there, and one that is wrong.
+# One axis whose labels need what is not there, or have no meaning.
 MIXED = """# @package _global_
 # fedbench experiment=small/mixed
 # Small: runs that can be run and runs that cannot. 4 runs.
@@ -100,8 +100,8 @@ study:
     case:
       good: algo=fedavg
       away: data=mnist
-      unknown key: algo.muu=1
-      no choice: algo=fedaverage
+      momentum: algo=fedpgvc client.momentum=0.9
+      layers: algo=fedpvr algo.layers=9
   show: {form: table, rows: [case], columns: [], measures: {Best: best_accuracy}}
   scales: {smoke: {seeds: [0], overrides: rounds=1 data.source=real}}
 """

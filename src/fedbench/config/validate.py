@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -226,6 +226,10 @@ def name_of_files(name: str) -> str:
 def _scalars(composed: DictConfig) -> Scalars:
     """Everything outside the groups. `study` describes the tables that are made of the runs."""
     keys = [str(key) for key in composed if key not in (*GROUPS, "algo", "study")]
+    own = [field.name for field in fields(Scalars)]
+    for key in keys:
+        if key not in own:  # perhaps a group's name is meant
+            raise BadInput(f"unknown key '{key}': {nearest(key, [*GROUPS, 'algo', *own])}")
     scalars: Scalars = as_dataclass(Scalars, OmegaConf.masked_copy(composed, keys), "")
     check_combinations(scalars)
     return scalars

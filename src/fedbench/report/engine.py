@@ -116,8 +116,10 @@ def _after_their_trials(
     tried = [(study, trial_plan(study, scale)) for study, scale in studies if study.tune]
     if not tried:
         return list(studies)
+    # What follows the trials is planned with them: a misspelt word is found before the first one.
+    after = [(one, Plan.of(one, scale, one.cells(scale))) for one, scale in studies if one.tune]
     with console.status("planning trials"):
-        settle(tried, options.results, available_cores())
+        settle([*tried, *after], options.results, available_cores())
     for _, plan in tried:
         plan.write(options.results, "")
     say(console, "Trials, by whose validation accuracy settings are chosen:")
@@ -125,11 +127,11 @@ def _after_their_trials(
     ready: list[tuple[Experiment, str]] = []
     for study, scale in studies:
         plans = [plan for one, plan in tried if one is study]
-        after = tuned(study, plans[0], options.results) if plans else study
-        if after is None:
+        chosen = tuned(study, plans[0], options.results) if plans else study
+        if chosen is None:
             say(console, f"{study.name}: its runs follow when all of its trials are finished")
         else:
-            ready.append((after, scale))
+            ready.append((chosen, scale))
     return ready
 
 

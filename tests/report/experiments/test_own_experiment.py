@@ -28,6 +28,9 @@ study:
       FedAvg: algo=fedavg
       FedProx: algo=fedprox algo.mu=0.5
   seeds: [0]
+  provenance:
+    client.lr: {from: choice, why: the usual one}
+    algo.mu: {from: choice, why: a guess, only: {method: [FedProx]}}
   show:
     form: table
     rows: [method]
@@ -68,7 +71,7 @@ def test_it_runs_and_renders_and_another_command_finds_its_runs(own, fedbench, m
     assert "2 runs done, 0 to do" in capfd.readouterr().out
 
 
-def test_a_changed_number_says_what_becomes_of_the_table(own, fedbench):
+def test_a_changed_number_says_what_becomes_of_the_table(own, fedbench, monkeypatch):
     outcome = fedbench(
         "--config-dir", "own", "experiment=mine", "rounds=2", "runtime=serial", quiet=False
     )
@@ -77,6 +80,10 @@ def test_a_changed_number_says_what_becomes_of_the_table(own, fedbench):
     assert len(list(Path().glob("results/runs/*/*/summary.json"))) == 2
     assert not Path("results/tables").exists()
     assert not list(Path().glob("results/studies/mine*"))
+    (told,) = re.findall(r"`fedbench-tables ([^`]*)` compares them", outcome.out)
+    assert told == "render results --by algo,algo.mu,rounds"
+    assert fedbench("--config-dir", "own", "experiment=mine", "runtime=serial").status == 0
+    assert tables(monkeypatch, *told.split()) == 0  # beside the runs of the table itself, too
 
 
 @pytest.mark.parametrize(
@@ -85,6 +92,18 @@ def test_a_changed_number_says_what_becomes_of_the_table(own, fedbench):
         ("form: table", "form: tabel", "study.show.form=tabel: did you mean 'table'?"),
         ("seeds: [0]", "seed: [0]", "unknown key 'study.seed': did you mean 'study.seeds'?"),
         ("study:", "studie:", "study=None: must be a section with keys of its own"),
+        (
+            "algo.mu=0.5",
+            "algo.muu=0.5",
+            "algo=fedprox algo.muu=0.5: unknown key 'algo.muu': did you mean 'algo.mu'?",
+        ),
+        (
+            "partition: {",
+            "partitoin: {",
+            "algo=fedavg: unknown key 'partitoin': did you mean 'partition'?",
+        ),
+        ("client.lr: {", "client.lrr: {", "study.provenance=client.lrr: did you mean 'client.lr'?"),
+        ("algo.mu: {", "algo.muu: {", "study.provenance=algo.muu: did you mean 'algo.mu'?"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(own, fedbench, line, wrong, words):
@@ -92,6 +111,15 @@ def test_a_mistake_is_one_line_and_nothing_is_written(own, fedbench, line, wrong
     outcome = fedbench("--config-dir", "own", "experiment=mine")
     assert outcome.status == 2
     assert outcome.err == f"fedbench: experiment=mine: {words}\n"
+    assert not Path("results").exists()
+
+
+def test_a_misspelt_setting_of_trials_is_one_line_too(own, fedbench):
+    own.write_text(MINE.replace("seeds: [0]", "tune: {grid: {client.lrr: [1, 2]}}"))
+    outcome = fedbench("--config-dir", "own", "experiment=mine")
+    assert outcome.status == 2
+    assert outcome.err.endswith(": unknown key 'client.lrr': did you mean 'client.lr'?\n")
+    assert outcome.err.count("\n") == 1
     assert not Path("results").exists()
 
 

@@ -11,6 +11,7 @@ from support import fake_cuda, study_folders, study_small
 
 import fedbench
 from fedbench import train
+from fedbench.core.errors import BadInput
 from fedbench.parallel import devices
 from fedbench.report.experiments.experiment import Cell, chosen, load, names
 from fedbench.report.numbers.runs import Study
@@ -267,14 +268,14 @@ def test_a_plan_of_another_experiment_is_none_and_is_made_anew(small, composed):
 
 def test_what_cannot_be_run_says_why_and_the_rest_is_planned(small):
     (made,) = plan("small/mixed")
-    good, away, key, choice = made.jobs
+    good, away, momentum, layers = made.jobs
     assert good.folder.startswith("runs/digits-")
     assert not good.problem
     assert "`fedbench-data" in away.problem
     assert "data=mnist: not in" in away.problem
-    assert key.problem.startswith("unknown key 'algo.muu': ")
-    assert choice.problem == "algo=fedaverage: did you mean 'fedavg'?"
-    assert [job.folder for job in (away, key, choice)] == [""] * 3
+    assert momentum.problem.startswith("client.momentum=0.9: must be 0 with pgvc: ")
+    assert layers.problem.startswith("algo.modifiers.pvr.layers=9: must be 0 to 3: ")
+    assert [job.folder for job in (away, momentum, layers)] == [""] * 3
     kept = read_plan(Path("results"), "small/mixed", "smoke")
     assert [(job.words, job.folder, job.problem) for job in kept.jobs] == [
         (job.words, job.folder, job.problem) for job in made.jobs
@@ -291,18 +292,39 @@ def test_data_that_are_not_at_hand_refuse_all_seeds(small):
         assert "\n" not in job.problem
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), ZeroDivisionError("why")])
-def test_a_fault_of_the_program_stays_with_its_cell(monkeypatch, error):
+def test_a_fault_of_the_program_stays_with_its_cell(monkeypatch):
     def fail(words):
-        raise error
+        raise ZeroDivisionError("why")
 
     monkeypatch.setattr(plans, "compose_config", fail)
     (settled,) = settle_jobs(([Job(["scale=decisive"], 0)], "results"))
-    assert str(error) in settled.problem
-    assert settled.broken == isinstance(
-        error, ZeroDivisionError
-    )  # Hydra raises ValueError for a wrong word
-    assert settled.problem.startswith("Traceback") == settled.broken
+    assert settled.broken
+    assert settled.problem.startswith("Traceback")
+    assert "why" in settled.problem
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("algo=fedprox algo.muu=1", "unknown key 'algo.muu': did you mean 'algo.mu'?"),
+        ("algo=fedaverage", "algo=fedaverage: did you mean 'fedavg'?"),
+        ("client.lr=-1", "client.lr=-1.0: must be at least "),
+        ("data=null", "Config group override must be a string or a list"),
+    ],
+)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_wrong_words_are_one_line_and_nothing_is_planned(
+    tmp_path, monkeypatch, fedbench, words, told, processes
+):
+    content = study_small.TABLE.replace("algo=fedprox algo.mu=0.1", words)
+    folder = study_small.write_configuration(tmp_path / "conf", wrong=content)
+    study_small.use(folder, monkeypatch)
+    with pytest.raises(BadInput) as caught:
+        make_plans([(load("small/wrong"), "paper")], Path("results"), processes, quiet)
+    line = f"experiment=small/wrong: scale=paper {words}: {told}"
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+    assert not Path("results").exists()
 
 
 def test_all_of_a_paper_or_one_experiment_can_be_chosen(small):

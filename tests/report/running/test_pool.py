@@ -78,6 +78,18 @@ def test_a_process_may_die_in_the_middle_of_its_answer():
         assert str(pool._ending(began[pipe]).error).startswith("died of SIGKILL")
 
 
+def test_of_several_errors_the_first_task_s_is_raised_whichever_ends_first(tmp_path):
+    def refuse(task: int) -> None:
+        (tmp_path / str(task)).touch()
+        wait_until((tmp_path / "1").exists)
+        time.sleep(0.2 * (task == 0))
+        raise BadInput(f"task={task}: must be another")
+
+    for _ in range(3):
+        with pytest.raises(BadInput, match="task=0"):
+            list(Pool(refuse, 2).values(range(2)))
+
+
 @pytest.mark.parametrize(
     ("kill", "words"),
     [

@@ -104,6 +104,20 @@ def test_the_best_trial_is_run_with_all_seeds_and_the_table_names_it(small):
     assert "2 runs done, 0 to do" in again.out
 
 
+def test_a_misspelt_word_of_a_method_that_is_not_tuned_is_found_before_the_trials(
+    tmp_path, monkeypatch, fedbench
+):
+    content = TUNED.replace("axes:\n    method:", "axes:\n    method:\n      local: algo=locl")
+    content = content.replace("tune:", "tune:\n    only: [FedAvg, FedProx]")
+    folder = study_small.write_configuration(tmp_path / "conf", tuned=content)
+    study_small.use(folder, monkeypatch)
+    outcome = fedbench("experiment=small/tuned", "scale=decisive")
+    assert outcome.status == 2
+    assert "algo=locl: did you mean 'local'?" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert not Path("results/runs").exists()
+
+
 def test_a_study_waits_for_all_of_its_trials(small):
     outcome = small("experiment=small/tuned", "scale=decisive", "client.lr=0.2", "algo.mu=x")
     assert outcome.status == 2  # a wrong word: nothing is run

@@ -35,6 +35,7 @@ OWN = "Own studies"  # in place of a paper
 FLAGS = ("", "star", "none", "over")
 PUBLISHED = ("measure", "printed", "value", "std", "flag")  # columns beside the axes
 REPLACING = ("data", "model")  # groups without which a cell is another experiment
+SEARCH_PATH = "hydra.searchpath"  # the key under which Hydra looks for a user's files
 REFERENCE = ("algo=local", "algo=centralized")  # rows beside the federated methods
 
 
@@ -336,7 +337,7 @@ def search_path(folders: Sequence[str]) -> list[str]:
     if not folders:
         return []
     places = ", ".join(f"'file://{Path(folder).absolute()}'" for folder in folders)
-    return [f"hydra.searchpath=[{places}]"]
+    return [f"{SEARCH_PATH}=[{places}]"]
 
 
 def absolute(folders: Sequence[str]) -> tuple[str, ...]:

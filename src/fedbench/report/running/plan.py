@@ -29,12 +29,12 @@ from fedbench.config.environment import Values, hidden_by_name
 from fedbench.config.hydra_errors import CONFIGURATION_ERRORS, explain
 from fedbench.config.schema import Config
 from fedbench.config.validate import check, config_folder, with_algorithm
-from fedbench.core.errors import BadInput, MissingData
+from fedbench.core.errors import BadInput, MissingData, require_known
 from fedbench.core.files import write_atomically
 from fedbench.data.dataset import Dataset, DatasetSettings
 from fedbench.data.prepared import data_root
 from fedbench.parallel.devices import gpus
-from fedbench.report.experiments.experiment import Cell, Experiment, compose_tree
+from fedbench.report.experiments.experiment import SEARCH_PATH, Cell, Experiment, compose_tree
 from fedbench.report.experiments.spec import SCALES
 from fedbench.report.running.pool import Pool
 from fedbench.report.running.work import work_of
@@ -42,6 +42,10 @@ from fedbench.runs.archive import ARCHIVE, has_settings
 from fedbench.runs.folder import RunFolder
 from fedbench.runs.identity import identity, label, run_id
 from fedbench.runs.prepared import PreparedRun
+
+
+class WrongWords(BadInput):
+    """The words of a job have a mistake, a misspelt key say: no machine can run it."""
 
 
 @dataclass
@@ -196,9 +200,31 @@ def make_plans(
         plans.append(kept)
     experiments = [experiment for experiment, _ in studies]
     settle(list(zip(experiments, plans, strict=True)), results, processes, told)
-    for plan in plans:
+    for experiment, plan in zip(experiments, plans, strict=True):
+        if experiment.is_own:  # the files of a paper share what they say of their values
+            _check_provenance(experiment, plan)
         plan.write(results, stamps[plan.folders])
     return plans
+
+
+def _check_provenance(experiment: Experiment, plan: Plan) -> None:
+    """Refuse a key that no run has. Runs without a configuration were planned before, or cannot be
+    run.
+    """
+    configs: list[Config] = [pickle.loads(packed) for packed in plan.runs["config"] if packed]
+    if len(configs) == len(plan.runs):
+        known = {key for config in configs for key in _keys(config.tree)}
+        known |= {f"choices.{group}" for config in configs for group in config.names}
+        for key in experiment.provenance:
+            require_known(f"experiment={experiment.name}: study.provenance", key, known)
+
+
+def _keys(tree: dict[str, Any], section: str = "") -> Iterator[str]:
+    """Of every section and setting: client, client.lr."""
+    for name, value in tree.items():
+        yield f"{section}{name}"
+        if isinstance(value, dict):
+            yield from _keys(value, f"{section}{name}.")
 
 
 def _fits(plan: Plan, experiment: Experiment) -> bool:
@@ -258,7 +284,10 @@ def _in_processes(tasks: list[tuple[list[Job], str]], processes: int) -> Iterato
 
 
 def settle_jobs(task: tuple[list[Job], str]) -> list[Job]:
-    """The folders of jobs that differ in their seeds alone, or why they cannot be run."""
+    """The folders of jobs that differ in their seeds alone, or why they cannot be run.
+
+    BadInput is raised where the words are wrong, which they are on every machine.
+    """
     (first, *others), results = task
     try:
         settled, prepared = settle_job(first, results)
@@ -273,24 +302,27 @@ def settle_jobs(task: tuple[list[Job], str]) -> list[Job]:
 def settle_job(job: Job, results: str) -> tuple[Job, PreparedRun | None]:
     """The job with its folder, or with the reason why it cannot be run.
 
-    MissingData is raised: every seed lacks them.
+    MissingData is raised, because every seed lacks them, and so is BadInput of wrong words.
     """
     words, seed = job.words, job.seed
     try:
         return _settled(words, seed, results)
-    except MissingData:
+    except (MissingData, WrongWords):
         raise
     except BadInput as error:
         return Job(words, seed, problem=without_values(str(error), words)), None
-    except (ValueError, *CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
-        return Job(words, seed, problem=without_values(explain(error, words), words)), None
-    except Exception:  # a fault of the program stays with its cell, too
+    except Exception:  # a fault of the program stays with its cell
         problem = without_values(traceback.format_exc(), words)
         return Job(words, seed, problem=problem, broken=True), None
 
 
 def _settled(words: list[str], seed: int, results: str) -> tuple[Job, PreparedRun | None]:
-    config = compose_config([*words, f"results={results}"])
+    try:
+        config = compose_config([*words, f"results={results}"])
+    except BadInput as error:
+        raise _wrong(words, str(error)) from error
+    except (ValueError, *CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
+        raise _wrong(words, explain(error, words)) from error
     packed = pickle.dumps(config)  # now: the run's folder is noted in it
     try:
         data = None if _is_drawn(config.data) else _loaded(pickle.dumps(config.data))
@@ -303,6 +335,12 @@ def _settled(words: list[str], seed: int, results: str) -> tuple[Job, PreparedRu
     folder = os.path.relpath(prepared.folder.path, results)
     job = Job(words, seed, folder, work=work_of(config), config=packed, instead=prepared.instead)
     return job, prepared
+
+
+def _wrong(words: list[str], reason: str) -> WrongWords:
+    experiment, *others = [word for word in words if not word.startswith(("seed=", SEARCH_PATH))]
+    told = ": ".join(part for part in (experiment, " ".join(others), reason) if part)
+    return WrongWords(without_values(told, words))
 
 
 def _archived(words: list[str], config: Config, results: Path) -> str | None:

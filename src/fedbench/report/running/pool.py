@@ -74,17 +74,18 @@ class Pool(Generic[Task, Value]):
     stopping: bool = field(default=False, init=False)
 
     def values(self, tasks: Iterable[Task]) -> Iterator[Value]:
-        """The values in the order of the tasks; the first error is raised."""
+        """The values in the order of the tasks; the error of the first that failed is raised."""
         early: dict[int, Any] = {}
         wanted = 0
         for ending in self.run(tasks):
             if isinstance(ending.error, Died):
                 raise MachineFault(KILLED) from ending.error
-            if ending.error is not None:
-                raise ending.error
-            early[ending.place] = ending.value
+            early[ending.place] = ending
             while wanted in early:
-                yield early.pop(wanted)
+                done = early.pop(wanted)
+                if done.error is not None:
+                    raise done.error
+                yield done.value
                 wanted += 1
         if self.stopping:
             raise KeyboardInterrupt
