@@ -59,7 +59,8 @@
       paper.hidden = all("article.experiment", paper).every((part) => part.hidden);
       all(`[data-paper="${paper.id}"]`).forEach((part) => (part.hidden = paper.hidden));
     }
-    count.textContent = shown.size === rows.length ? `${rows.length} experiments` : `${shown.size} of ${rows.length}`;
+    const whole = rows.length === 1 ? "1 experiment" : `${rows.length} experiments`;
+    count.textContent = shown.size === rows.length ? whole : `${shown.size} of ${rows.length}`;
     document.querySelector(".nothing").hidden = shown.size > 0;
   };
   text.addEventListener("input", filter);
