@@ -9,6 +9,7 @@ import shlex
 from functools import cache
 
 import pytest
+from support import experiments as runnable
 
 from fedbench.report.experiments import experiment as experiments
 from fedbench.report.experiments.experiment import Experiment, names
@@ -59,6 +60,34 @@ def test_every_value_has_its_origin(name):
     if experiment.axes:
         assert {"rounds", "client.lr"} <= set(experiment.provenance)
         assert not {key for key in keys_set(experiment) if not has_origin(key, experiment)}
+
+
+@pytest.mark.heavy
+def test_every_key_is_a_setting_of_a_run_of_its_paper():
+    """Else it is misspelt, or dead. Each label of an experiment is looked at once."""
+    known: dict[str, set[str]] = {}
+    wanted: dict[str, set[str]] = {}
+    for name in NAMES:
+        experiment = load(name)
+        own = known.setdefault(experiment.paper, {"predictions"})  # of McNemar's tests
+        wanted.setdefault(experiment.paper, set()).update(experiment.provenance)
+        seen: set[tuple[str, str]] = set()
+        for cell in experiment.cells("paper"):
+            if not set(cell.labels.items()) <= seen:
+                seen.update(cell.labels.items())
+                config = runnable.config(*experiment.job(cell, cell.seeds[0], "paper"))
+                own |= {*sections(config.tree), *(f"choices.{group}" for group in config.names)}
+    unknown = {paper: keys - known[paper] for paper, keys in wanted.items()}
+    assert unknown == {paper: set() for paper in wanted}
+
+
+def sections(node: dict, prefix: str = "") -> set[str]:
+    """The keys of all settings and of the sections that they are in."""
+    found = {prefix + key for key in node}
+    for key, value in node.items():
+        if isinstance(value, dict):
+            found |= sections(value, f"{prefix}{key}.")
+    return found
 
 
 def keys_set(experiment: Experiment) -> set[str]:
