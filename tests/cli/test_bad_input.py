@@ -41,6 +41,7 @@ def test_one_line_status_2_and_nothing_written(program, words, files, tmp_path, 
     arguments = [word.replace("FILES", str(files)) for word in words.split()]
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # which the program sets for itself: not for others
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # a message names the folders in it
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setattr(sys, "argv", [program, *before, *arguments])
