@@ -292,8 +292,7 @@ def settle_jobs(task: tuple[list[Job], str]) -> list[Job]:
     try:
         settled, prepared = settle_job(first, results)
     except MissingData as error:
-        problem = without_values(str(error), first.words)
-        return [Job(job.words, job.seed, problem=problem) for job in (first, *others)]
+        return [Job(job.words, job.seed, problem=str(error)) for job in (first, *others)]
     if prepared is not None and _seeds_are_alike(first, prepared):
         return [settled, *(_with_seed(settled, prepared, job) for job in others)]
     return [settled, *(settle_job(job, results)[0] for job in others)]
@@ -318,7 +317,8 @@ def settle_job(job: Job, results: str) -> tuple[Job, PreparedRun | None]:
 
 def _settled(words: list[str], seed: int, results: str) -> tuple[Job, PreparedRun | None]:
     try:
-        config = compose_config([*words, f"results={results}"])
+        composed = compose_tree([*words, f"results={results}"])
+        config = _checked(composed)
     except BadInput as error:
         raise _wrong(words, str(error)) from error
     except (ValueError, *CONFIGURATION_ERRORS) as error:  # Hydra raises ValueError for `group=null`
@@ -327,10 +327,10 @@ def _settled(words: list[str], seed: int, results: str) -> tuple[Job, PreparedRu
     try:
         data = None if _is_drawn(config.data) else _loaded(pickle.dumps(config.data))
         prepared = train.prepare(config, data)
-    except MissingData:
+    except MissingData as error:
         archived = _archived(words, config, Path(results))
         if archived is None:
-            raise
+            raise MissingData(_hidden(str(error), words, composed)) from error
         return Job(words, seed, archived, work=work_of(config)), None
     folder = os.path.relpath(prepared.folder.path, results)
     job = Job(words, seed, folder, work=work_of(config), config=packed, instead=prepared.instead)
@@ -412,19 +412,26 @@ def _loaded(settings: bytes) -> Dataset:
 
 def compose_config(words: Sequence[str]) -> Config:
     """What `fedbench <words>` would run."""
-    composed = compose_tree(words)
+    return _checked(compose_tree(words))
+
+
+def _checked(composed: DictConfig) -> Config:
     choices: dict[str, Any] = dict(composed.hydra.runtime.choices)
     return check(_of_the_job(composed), choices)
 
 
 def without_values(text: str, words: Sequence[str]) -> str:
     """A text about `fedbench <words>` without values of the environment, which may be secrets."""
-    text = hidden_by_name(text, list(words))
     try:
         composed = compose_tree(words)
     except (ValueError, *CONFIGURATION_ERRORS):  # then no file's values were used either
-        return text
-    return Values(_of_the_job(composed)).hidden(text)
+        return hidden_by_name(text, list(words))
+    return _hidden(text, words, composed)
+
+
+def _hidden(text: str, words: Sequence[str], composed: DictConfig) -> str:
+    """The same, where what Hydra composed of the words is known."""
+    return Values(_of_the_job(composed)).hidden(hidden_by_name(text, list(words)))
 
 
 def _of_the_job(composed: DictConfig) -> DictConfig:
