@@ -50,7 +50,7 @@ def swept(small, monkeypatch):
     return call
 
 
-def settled_without_hydra(task: tuple[list[Job], str]) -> list[Job]:
+def settled_without_hydra(task: tuple[list[Job], str], files: Path) -> list[Job]:
     return [Job(job.words, job.seed, "runs/x") for job in task[0]]
 
 

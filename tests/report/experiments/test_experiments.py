@@ -9,6 +9,7 @@ from functools import cache
 from itertools import permutations
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
@@ -297,6 +298,26 @@ def test_its_jobs_type_check(name, which):
             continue
         cell = experiment.cells(scale)[-1 if which == "last" else 0]
         runnable.config(*experiment.job(cell, cell.seeds[0], scale))
+
+
+def test_jobs_are_planned_with_their_settings_alone():
+    """What a study says of tables and claims is left out of the files, and nothing else."""
+    with experiments.files_without_studies() as folder:
+        files = sorted(experiments.experiments_folder().rglob("*.yaml"))
+        for file in files:
+            whole, short = file, folder / file.relative_to(config_folder())
+            assert whole.read_text().split("\n")[0] == short.read_text().split("\n")[0]  # @package
+            whole, short = (yaml.safe_load(one.read_text()) or {} for one in (whole, short))
+            assert {key: whole[key] for key in whole if key != "study"} == short
+        words = ["experiment=fedpgvc/table2", "algo=fedprox", "algo.mu=0.4"]
+        trees = [experiments.compose_tree(words, place) for place in (None, folder)]
+    whole, short = (OmegaConf.to_container(tree, resolve=False) for tree in trees)
+    del whole["study"]
+    for tree in (whole, short):
+        del tree["hydra"]["runtime"]["config_sources"]  # the folders
+    assert whole == short
+    assert len(files) > 80
+    assert not folder.exists()
 
 
 def test_a_measure_is_a_name_or_a_map():

@@ -61,7 +61,7 @@ def composed(monkeypatch) -> list[list[str]]:
     """The words of every job that is composed, without composing any."""
     found = []
 
-    def settle(task):
+    def settle(task, files):
         for job in task[0]:
             found.append(job.words)
             job.folder, job.work = f"runs/{len(found)}", {"kind": "k"}
@@ -293,10 +293,10 @@ def test_data_that_are_not_at_hand_refuse_all_seeds(small):
 
 
 def test_a_fault_of_the_program_stays_with_its_cell(monkeypatch):
-    def fail(words):
+    def fail(words, files):
         raise ZeroDivisionError("why")
 
-    monkeypatch.setattr(plans, "compose_config", fail)
+    monkeypatch.setattr(plans, "compose_tree", fail)
     (settled,) = settle_jobs(([Job(["scale=decisive"], 0)], "results"))
     assert settled.broken
     assert settled.problem.startswith("Traceback")

@@ -10,10 +10,12 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -36,6 +38,7 @@ FLAGS = ("", "star", "none", "over")
 PUBLISHED = ("measure", "printed", "value", "std", "flag")  # columns beside the axes
 REPLACING = ("data", "model")  # groups without which a cell is another experiment
 SEARCH_PATH = "hydra.searchpath"  # the key under which Hydra looks for a user's files
+STUDY = re.compile(r"^study:.*\n((?:[ #].*)?\n)*", re.MULTILINE)  # that section of a file
 REFERENCE = ("algo=local", "algo=centralized")  # rows beside the federated methods
 
 
@@ -325,11 +328,34 @@ def _composed(name: str, folders: Sequence[str]) -> dict[str, Any]:
     return {str(key): value for key, value in composed.items() if key != "hydra"}
 
 
-def compose_tree(words: Sequence[str]) -> DictConfig:
-    """What Hydra composes of the words, with its own section `hydra`."""
+def compose_tree(words: Sequence[str], folder: Path | None = None) -> DictConfig:
+    """What Hydra composes of the words, with its own section `hydra`; from the program's files of
+    configuration, or from others.
+    """
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+    with initialize_config_dir(str(folder or config_folder()), version_base="1.3"):
         return compose("config", overrides=list(words), return_hydra_config=True)
+
+
+@contextmanager
+def files_without_studies() -> Iterator[Path]:
+    """The program's files of configuration, but with experiments that are the settings of runs
+    alone.
+
+    Of an experiment Hydra takes longer to read and to copy what it says of tables and claims than
+    for all settings.
+    """
+    source = config_folder()
+    with TemporaryDirectory(prefix="fedbench-conf-") as made:
+        folder = Path(made)
+        for entry in source.iterdir():
+            if entry != experiments_folder():
+                (folder / entry.name).symlink_to(entry.absolute())
+        for file in experiments_folder().rglob("*.yaml"):
+            copied = folder / file.relative_to(source)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_text(STUDY.sub("", file.read_text(encoding="utf-8")), encoding="utf-8")
+        yield folder
 
 
 def search_path(folders: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ import shlex
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,13 @@ from fedbench.core.files import write_atomically
 from fedbench.data.dataset import Dataset, DatasetSettings
 from fedbench.data.prepared import data_root
 from fedbench.parallel.devices import gpus
-from fedbench.report.experiments.experiment import SEARCH_PATH, Cell, Experiment, compose_tree
+from fedbench.report.experiments.experiment import (
+    SEARCH_PATH,
+    Cell,
+    Experiment,
+    compose_tree,
+    files_without_studies,
+)
 from fedbench.report.experiments.spec import SCALES
 from fedbench.report.running.pool import Pool
 from fedbench.report.running.work import work_of
@@ -261,13 +267,14 @@ def settle(
                 alike.setdefault((settings, *words), {}).setdefault(job.seed, []).append(job)
     groups = [alike[key] for key in sorted(alike, key=_dataset)]
     tasks = [([jobs[0] for jobs in seeds.values()], str(results)) for seeds in groups]
-    for place, done in enumerate(_in_processes(tasks, processes)):
-        for own in done:
-            for job in groups[place][own.seed]:
-                job.words = [job.words[0], *own.words[1:]]
-                for key in ("folder", "problem", "broken", "work", "instead", "config"):
-                    setattr(job, key, getattr(own, key))
-        told(place + 1, len(alike))
+    with files_without_studies() as files:
+        for place, done in enumerate(_in_processes(tasks, files, processes)):
+            for own in done:
+                for job in groups[place][own.seed]:
+                    job.words = [job.words[0], *own.words[1:]]
+                    for key in ("folder", "problem", "broken", "work", "instead", "config"):
+                        setattr(job, key, getattr(own, key))
+            told(place + 1, len(alike))
     for (_, plan), jobs in zip(planned, jobs_by_plan, strict=True):
         plan.update(jobs)
 
@@ -277,35 +284,39 @@ def _dataset(words: tuple[str, ...]) -> str:
     return " ".join(word for word in words[1:] if word.startswith("data"))
 
 
-def _in_processes(tasks: list[tuple[list[Job], str]], processes: int) -> Iterator[list[Job]]:
+def _in_processes(
+    tasks: list[tuple[list[Job], str]], files: Path, processes: int
+) -> Iterator[list[Job]]:
+    work = partial(settle_jobs, files=files)
     if processes == 1 or len(tasks) == 1:
-        return map(settle_jobs, tasks)
-    return Pool(settle_jobs, processes).values(tasks)
+        return map(work, tasks)
+    return Pool(work, processes).values(tasks)
 
 
-def settle_jobs(task: tuple[list[Job], str]) -> list[Job]:
+def settle_jobs(task: tuple[list[Job], str], files: Path | None = None) -> list[Job]:
     """The folders of jobs that differ in their seeds alone, or why they cannot be run.
 
-    BadInput is raised where the words are wrong, which they are on every machine.
+    `files`: of configuration, in place of the program's. BadInput is raised where the words are
+    wrong, which they are on every machine.
     """
     (first, *others), results = task
     try:
-        settled, prepared = settle_job(first, results)
+        settled, prepared = settle_job(first, results, files)
     except MissingData as error:
         return [Job(job.words, job.seed, problem=str(error)) for job in (first, *others)]
     if prepared is not None and _seeds_are_alike(first, prepared):
         return [settled, *(_with_seed(settled, prepared, job) for job in others)]
-    return [settled, *(settle_job(job, results)[0] for job in others)]
+    return [settled, *(settle_job(job, results, files)[0] for job in others)]
 
 
-def settle_job(job: Job, results: str) -> tuple[Job, PreparedRun | None]:
+def settle_job(job: Job, results: str, files: Path | None = None) -> tuple[Job, PreparedRun | None]:
     """The job with its folder, or with the reason why it cannot be run.
 
     MissingData is raised, because every seed lacks them, and so is BadInput of wrong words.
     """
     words, seed = job.words, job.seed
     try:
-        return _settled(words, seed, results)
+        return _settled(words, seed, results, files)
     except (MissingData, WrongWords):
         raise
     except BadInput as error:
@@ -315,9 +326,11 @@ def settle_job(job: Job, results: str) -> tuple[Job, PreparedRun | None]:
         return Job(words, seed, problem=problem, broken=True), None
 
 
-def _settled(words: list[str], seed: int, results: str) -> tuple[Job, PreparedRun | None]:
+def _settled(
+    words: list[str], seed: int, results: str, files: Path | None
+) -> tuple[Job, PreparedRun | None]:
     try:
-        composed = compose_tree([*words, f"results={results}"])
+        composed = compose_tree([*words, f"results={results}"], files)
         config = _checked(composed)
     except BadInput as error:
         raise _wrong(words, str(error)) from error
