@@ -24,7 +24,13 @@ from fedbench.data.prepare.archives import check_source, open_source
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
 # What this program packed itself, in the same or a parent process, and never from a file.
-PICKLES = {"parallel/processes.py", "report/plan.py", "report/execute.py", "report/calibrate.py"}
+PICKLES = {
+    "parallel/processes.py",
+    "report/running/plan.py",
+    "report/running/pool.py",
+    "report/running/execute.py",
+    "report/running/calibrate.py",
+}
 NEVER = (
     "yaml.unsafe_load",
     "yaml.full_load",

@@ -32,7 +32,7 @@ class BadInput(Exception):
 
 
 class MissingData(BadInput):
-    """A dataset that is not on this machine."""
+    """A dataset, or published weights, that are not on this machine."""
 
 
 class MachineFault(Exception):

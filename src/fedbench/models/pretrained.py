@@ -11,7 +11,7 @@ from pickle import UnpicklingError
 import torch
 from torch import Tensor
 
-from fedbench.core.errors import BadInput
+from fedbench.core.errors import BadInput, MissingData
 from fedbench.core.files import require_file, unreadable
 from fedbench.core.torchvision_operators import import_torchvision
 from fedbench.models.base import read_safetensors, shorten
@@ -40,7 +40,7 @@ def find_checkpoint(architecture: str, download: bool) -> Path:
     file = Path(torch.hub.get_dir()) / "checkpoints" / address.rsplit("/", 1)[1]
     if not file.exists():
         if not download:
-            raise BadInput(
+            raise MissingData(
                 f"model.pretrained=true: {file.name} is not in {file.parent}; download it with"
                 f" model.download=true ({address}), or name the file with model.weights=FILE"
             )

@@ -292,11 +292,25 @@ def test_data_that_are_not_at_hand_refuse_all_seeds(small):
         assert "\n" not in job.problem
 
 
+def test_weights_that_are_not_at_hand_are_looked_for_once(small, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    asked, compose = [], plans.compose_tree
+    monkeypatch.setattr(plans, "compose_tree", lambda *a: asked.append(a) or compose(*a))
+    words = ["experiment=small/table1", "model=resnet18", "model.pretrained=true", "scale=paper"]
+    words += ["data=cifar10", "data.source=synthetic", "data.subset=100", "rounds=1"]
+    refused = settle_jobs(([Job([*words, f"seed={seed}"], seed) for seed in (0, 1)], "results"))
+    assert [job.seed for job in refused] == [0, 1]
+    assert len(asked) == 1
+    for job in refused:
+        assert job.problem.startswith("model.pretrained=true: resnet18-")
+        assert not job.broken
+
+
 def test_a_fault_of_the_program_stays_with_its_cell(monkeypatch):
-    def fail(words, files):
+    def fail(composed):
         raise ZeroDivisionError("why")
 
-    monkeypatch.setattr(plans, "compose_tree", fail)
+    monkeypatch.setattr(plans, "_checked", fail)
     (settled,) = settle_jobs(([Job(["scale=decisive"], 0)], "results"))
     assert settled.broken
     assert settled.problem.startswith("Traceback")

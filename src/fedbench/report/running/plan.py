@@ -319,8 +319,6 @@ def settle_job(job: Job, results: str, files: Path | None = None) -> tuple[Job, 
         return _settled(words, seed, results, files)
     except (MissingData, WrongWords):
         raise
-    except BadInput as error:
-        return Job(words, seed, problem=without_values(str(error), words)), None
     except Exception:  # a fault of the program stays with its cell
         problem = without_values(traceback.format_exc(), words)
         return Job(words, seed, problem=problem, broken=True), None
@@ -345,6 +343,8 @@ def _settled(
         if archived is None:
             raise MissingData(_hidden(str(error), words, composed)) from error
         return Job(words, seed, archived, work=work_of(config)), None
+    except BadInput as error:
+        return Job(words, seed, problem=_hidden(str(error), words, composed)), None
     folder = os.path.relpath(prepared.folder.path, results)
     job = Job(words, seed, folder, work=work_of(config), config=packed, instead=prepared.instead)
     return job, prepared
