@@ -135,10 +135,10 @@ class OnAGpu:
 
 
 def test_a_gpu_takes_few_large_blocks():
-    assert ecgr.block_width(torch.zeros(3, 2)) == ecgr.CPU_COLUMNS == 1024
+    assert ecgr.block_width(torch.zeros(3, 2)) == ecgr.CPU_COLUMNS == 2048
     assert ecgr.block_width(OnAGpu(10)) == 2**20
     assert ecgr.block_width(OnAGpu(2**10)) == 2**16  # 2**26 elements are the most
-    assert ecgr.block_width(OnAGpu(2**20)) == 1024
+    assert ecgr.block_width(OnAGpu(2**20)) == 2048
 
 
 def ncv_weights(p: list[float], server: LeaveOthersOut) -> list[float]:

@@ -31,10 +31,11 @@ SELECTIONS = ("greedy", "norm_topk", "exact", "centred")
 COSINES = ("ecgr_cosine_chosen", "ecgr_cosine_rest")
 # Columns of the trace that are turned into float64 at a time. On a CPU they stay in the cache; on a
 # GPU few large kernels are faster, and a block must fit beside the trace.
-CPU_COLUMNS = 2**10
+CPU_COLUMNS = 2**11
 GPU_COLUMNS = 2**20
 GPU_ELEMENTS = 2**26
-BLOCK_BYTES = 20  # of an element of a block: its float32, its float64, and a difference
+BLOCK_BYTES = 16  # of an element of a block: its float64 and a difference
+BANDS = 4  # of rows of the inner products
 MOST_EXACT = 20  # steps for which all subsets can be tried
 GIBIBYTE = 2**30
 
@@ -51,9 +52,10 @@ class Ecgr(Modifier):
     (Eq. 8), `centred` is greedy on the steps minus their mean, as in the herding that the paper
     cites. beta null is 0.2, and 0.5 with FedNova.
 
-    The trace takes steps x parameters x 4 bytes for the one client that a worker trains; what is
-    longer than `memory` GiB lies in a temporary file instead of in memory. The numbers are the
-    same. On a GPU the trace lies there, and past `memory` each step waits until it is copied.
+    The trace, the parameters before the first step and after each, takes (steps + 1) x parameters x
+    4 bytes for the one client that a worker trains; what is longer than `memory` GiB lies in a
+    temporary file instead of in memory. The numbers are the same. On a GPU the trace lies there,
+    and past `memory` each step waits until it is copied.
 
     `alignment` measures Assumption 2 and changes nothing: the cosines of the chosen steps' sum and
     of the others' with -grad F, the descent direction of all clients' loss at the received model.
@@ -96,7 +98,7 @@ class Ecgr(Modifier):
             return
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         folder = tempfile.gettempdir()
-        size = 4 * steps * self.where.size
+        size = self._trace_bytes(steps)
         if size <= self.memory * GIBIBYTE:
             room, place = memory, "the memory"
         else:
@@ -104,16 +106,20 @@ class Ecgr(Modifier):
             place = f"the disk of {folder} (TMPDIR) and the memory"
         products = 8 * steps**2  # of every two steps, always in memory
         if size > room or products > memory:
-            most = min(room // (4 * self.where.size), math.isqrt(memory // 8))
+            most = min(room // (4 * self.where.size) - 1, math.isqrt(memory // 8))
             reason = f"ecgr keeps all of {steps} local steps; {place} of this machine can hold"
             raise bad_value(key, value, f"{reason} {most} at most")
 
     def step_memory(self, steps: int) -> int:
         """The trace, unless it lies in a file, and a block of it."""
         size = self.where.size
-        if 4 * steps * size > self.memory * GIBIBYTE:
+        if self._trace_bytes(steps) > self.memory * GIBIBYTE:
             return 0
-        return 4 * steps * size + BLOCK_BYTES * (steps + 1) * min(size, gpu_columns(steps))
+        block = BLOCK_BYTES * (steps + 1) * min(size, gpu_columns(steps))
+        return self._trace_bytes(steps) + block
+
+    def _trace_bytes(self, steps: int) -> int:
+        return 4 * (steps + 1) * self.where.size
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in fields.items() if key != "alignment"}
@@ -124,15 +130,16 @@ class Ecgr(Modifier):
         return {"descent": -self.where.read(clients.full_gradient())} if self.alignment else {}
 
     def begin(self, local: LocalRun, memory: Memory) -> None:
-        shape = (local.shared_steps, self.where.size)
+        shape = (local.shared_steps + 1, self.where.size)
         with _memory_is_named():
-            memory.scratch["trace"] = _matrix(shape, local.model.w, self.memory * GIBIBYTE)
-        memory.scratch["start"] = self.where.read(local.before)
+            trace = _matrix(shape, local.model.w, self.memory * GIBIBYTE)
+        trace[0] = self.where.read(local.before)
+        memory.scratch["trace"] = trace
 
     def stepped(self, local: LocalRun, memory: Memory) -> None:
         if not local.shared_frozen:
-            row = local.step - (local.steps - local.shared_steps)
-            memory.scratch["trace"][row] = self.where.read(local.model.w)
+            step = local.step - (local.steps - local.shared_steps)
+            memory.scratch["trace"][step + 1] = self.where.read(local.model.w)
 
     def update(self, local: LocalRun, memory: Memory) -> None:
         with _memory_is_named():
@@ -140,29 +147,26 @@ class Ecgr(Modifier):
 
     def _reweigh(self, local: LocalRun, memory: Memory) -> None:
         trace = memory.scratch.pop("trace")
-        start = memory.scratch["start"].to(trace.device)
-        count = max(1, int(self.ratio * len(trace) + 1e-9))  # 0.29 of 100 steps are 29
-        chosen, gamma = list(range(len(trace))), 1.0
-        if count < len(trace):
-            gram = torch.zeros(len(trace), len(trace), dtype=torch.float64, device=trace.device)
-            for steps in _differences(trace, start):
-                gram.addmm_(steps, steps.T)
-            gram = gram.to("cpu")  # one copy a client: the choice reads values, step by step
+        steps = len(trace) - 1
+        count = max(1, int(self.ratio * steps + 1e-9))  # 0.29 of 100 steps are 29
+        chosen, gamma = list(range(steps)), 1.0
+        if count < steps:
+            # One copy a client from a GPU: the choice reads values, step by step.
+            gram = inner_products(trace).to("cpu")
             chosen = select(gram, count, self.select)
-            coefficients = torch.full((len(trace),), self.damping, dtype=torch.float64)
+            coefficients = torch.full((steps,), self.damping, dtype=torch.float64)
             coefficients[chosen] = 1.0
             length, damped = gram.sum().clamp(min=0.0), coefficients @ gram @ coefficients
             if damped > 0:  # else there is nothing to scale: the plain sum stands
                 gamma = float((length / damped).sqrt())
-                coefficients = upload(coefficients, trace.device)
-                result = _weighted_steps(trace, start, coefficients)
-                self.where.write(local.update, (gamma * result).to(local.update))
+                result = _weighted_steps(trace, gamma * coefficients)
+                self.where.write(local.update, result.to(local.update))
         memory.scratch["gamma"] = torch.tensor(gamma, dtype=torch.float64)
         memory.scratch["chosen"] = torch.tensor(chosen)
         if self.alignment:
-            memory.scratch["cosines"] = cosines(trace, start, chosen, memory.scratch["descent"])
+            memory.scratch["cosines"] = cosines(trace, chosen, memory.scratch["descent"])
         # Of steps drawn at random the mean is a half.
-        middle = (memory.scratch["chosen"].double().mean() + 0.5) / len(trace)
+        middle = (memory.scratch["chosen"].double().mean() + 0.5) / steps
         memory.scratch["index"] = middle
 
     def finish(self, local: LocalRun, memory: Memory) -> ClientResult:
@@ -172,15 +176,15 @@ class Ecgr(Modifier):
         return ClientResult(numbers=numbers, chosen=memory.scratch["chosen"].tolist())
 
 
-def cosines(trace: Tensor, start: Tensor, chosen: list[int], direction: Tensor) -> Tensor:
+def cosines(trace: Tensor, chosen: list[int], direction: Tensor) -> Tensor:
     """Between a direction and the sums of the chosen steps and of the others; nan of nothing."""
-    taken = torch.zeros(2, len(trace), dtype=torch.float64)
+    taken = torch.zeros(2, len(trace) - 1, dtype=torch.float64)
     taken[1] = 1.0
     taken[0, chosen], taken[1, chosen] = 1.0, 0.0
     taken = upload(taken, trace.device)
     inner, squares = taken.new_zeros(2), taken.new_zeros(2)
     place = 0
-    for steps in _differences(trace, start):
+    for steps in _differences(trace):
         sums = taken @ steps
         columns = direction[place : place + steps.shape[1]].to(sums)
         inner += sums @ columns
@@ -237,19 +241,42 @@ def _memory_is_named() -> Iterator[None]:
         ) from error
 
 
-def _differences(trace: Tensor, start: Tensor) -> Iterator[Tensor]:
-    """The steps between the recorded parameters, in float64, a block of columns at a time."""
-    for columns in _blocks(trace):
-        path = torch.cat([start[None, columns], trace[:, columns]]).double()
-        yield path[1:] - path[:-1]
+def inner_products(trace: Tensor) -> Tensor:
+    """<v_i, v_j> of all steps, in float64.
+
+    They are symmetric, so each band of rows is computed up to the diagonal only.
+    """
+    count = len(trace) - 1
+    gram = torch.zeros(count, count, dtype=torch.float64, device=trace.device)
+    ends = [count * (band + 1) // BANDS for band in range(BANDS)]
+    bands = list(zip([0, *ends], ends, strict=False))
+    for steps in _differences(trace):
+        for first, end in bands:
+            gram[first:end, :end].addmm_(steps[first:end], steps[:end].T)
+    return gram.tril() + gram.tril(-1).T
 
 
-def _weighted_steps(trace: Tensor, start: Tensor, coefficients: Tensor) -> Tensor:
-    """sum_i c_i (w_i - w_{i-1}), as sum_i (c_i - c_{i+1}) w_i - c_1 w_0 with c_{n+1} = 0."""
-    weights = coefficients.clone()
-    weights[:-1] -= coefficients[1:]
-    sums = [weights @ trace[:, columns].double() for columns in _blocks(trace)]
-    return torch.cat(sums) - coefficients[0] * start.double()
+def _differences(trace: Tensor) -> Iterator[Tensor]:
+    """The steps between the recorded parameters, in float64, a block of columns at a time.
+
+    A block is overwritten by the next one.
+    """
+    columns = min(block_width(trace), trace.shape[1])
+    path = trace.new_empty((len(trace), columns), dtype=torch.float64)
+    steps = path.new_empty((len(trace) - 1, columns))
+    for block in _blocks(trace):
+        width = block.stop - block.start
+        path[:, :width] = trace[:, block]
+        yield torch.sub(path[1:, :width], path[:-1, :width], out=steps[:, :width])
+
+
+def _weighted_steps(trace: Tensor, coefficients: Tensor) -> Tensor:
+    """sum_i c_i (w_i - w_{i-1}), as sum_i (c_i - c_{i+1}) w_i with c_0 = c_{n+1} = 0."""
+    padded = torch.nn.functional.pad(coefficients, (1, 1))
+    total = trace.new_zeros(trace.shape[1], dtype=torch.float64)
+    for parameters, weight in zip(trace, (padded[:-1] - padded[1:]).tolist(), strict=True):
+        total.add_(parameters, alpha=weight)  # in float64, although the parameters are not
+    return total
 
 
 def _blocks(trace: Tensor) -> Iterator[slice]:
