@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -181,23 +180,34 @@ def make_federation(
     return Federation(model, train, test, shards, bound, scalars, group, 10)
 
 
-class Turns:
-    """Lets sets of processes work turn and turn about: a number in shared memory that all watch."""
-
-    def __init__(self) -> None:
-        self.number = torch.frombuffer(mmap.mmap(-1, 8), dtype=torch.int64)
-
-    def wait(self, number: int) -> None:
-        while int(self.number) < number:
-            time.sleep(0.0005)
-
-
 @dataclass(frozen=True)
 class Contestant:
     """A set of processes: how many, and what makes the function that does its share of a round."""
 
     workers: int
     prepare: Callable[[Group], Callable[[], object]]
+
+
+class Turns:
+    """Lets sets of processes work turn and turn about.
+
+    Those that wait read from a pipe: looking from time to time, they would slow the others down.
+    """
+
+    def __init__(self, workers: Sequence[int]) -> None:
+        self.workers = workers
+        self.pipes = [os.pipe() for _ in workers]
+
+    def give(self, place: int) -> None:
+        """To all processes of a set."""
+        os.write(self.pipes[place][1], b"." * self.workers[place])
+
+    def wait(self, place: int) -> None:
+        os.read(self.pipes[place][0], 1)
+
+    def close(self) -> None:
+        for end in sum(self.pipes, ()):
+            os.close(end)
 
 
 def bare_loop(load: Workload, data: Dataset, workers: int) -> Contestant:
@@ -219,30 +229,31 @@ def engine(load: Workload, data: Dataset, workers: int) -> Contestant:
 
 def compete(contestants: dict[str, Contestant], repeats: int) -> dict[str, float]:
     """The median time of a round of each, all of them turn and turn about."""
-    turns, children = Turns(), []
+    turns, children = Turns([one.workers for one in contestants.values()]), []
     with tempfile.TemporaryDirectory() as folder:
         for place, (name, one) in enumerate(contestants.items()):
             pid = os.fork()  # each set has processes of its own: they share nothing but the turns
             if pid == 0:
                 output = Path(folder) / name
-                step = len(contestants)
-                launch(partial(_rounds, one, place, step, repeats, turns, output), one.workers, 600)
+                launch(partial(_rounds, one, place, repeats, turns, output), one.workers, 600)
                 os._exit(0)
             children.append(pid)
+        turns.give(0)
         for pid in children:
             os.waitpid(pid, 0)
+        turns.close()
         times = {name: json.loads((Path(folder) / name).read_text()) for name in contestants}
     return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def _rounds(
-    one: Contestant, place: int, step: int, repeats: int, turns: Turns, output: Path, group: Group
+    one: Contestant, place: int, repeats: int, turns: Turns, output: Path, group: Group
 ) -> None:
     """What every process of one set does: its rounds in its turns; the leader writes the times."""
     work = one.prepare(group)
     times = []
     for repeat in range(repeats + 1):
-        turns.wait(step * repeat + place)
+        turns.wait(place)
         group.barrier()
         started = time.perf_counter()
         work()
@@ -250,7 +261,7 @@ def _rounds(
         if repeat:  # the first one warms up
             times.append(time.perf_counter() - started)
         if group.leader:
-            turns.number += 1
+            turns.give((place + 1) % len(turns.workers))
     if group.leader:
         output.write_text(json.dumps(times))
 
