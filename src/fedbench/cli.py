@@ -40,6 +40,7 @@ from fedbench.core.errors import (
     bad_value,
     spelled_out,
 )
+from fedbench.core.files import unreadable
 from fedbench.core.machine import available_cores
 from fedbench.core.terminal import escape_what_the_terminal_cannot_show, streams_without_readers
 from fedbench.parallel.devices import pick_device
@@ -48,7 +49,15 @@ from fedbench.parallel.processes import speaks, under_torchrun
 from fedbench.parallel.ranks import AllLeave, this_rank
 from fedbench.runs.identity import source_commit
 from fedbench.runs.objective import check_direction, objective
-from fedbench.runs.sweeps import OUTCOME, Outcome, SweepCallback, severest, short_path, this_job
+from fedbench.runs.sweeps import (
+    OUTCOME,
+    Outcome,
+    SweepCallback,
+    concerns,
+    severest,
+    short_path,
+    this_job,
+)
 from fedbench.train import run
 
 RESUME = "the same command (without force=true) resumes from the last checkpoint"
@@ -92,7 +101,7 @@ def prepare_process() -> None:
     source_commit()  # read now: the files may change while jobs run
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, outside of runs
     stop_with_the_caller()
-    SweepCallback.current = None
+    SweepCallback.current = SweepCallback.run_folder = None
 
 
 # Hydra, and the problems that concern no single job
@@ -130,8 +139,12 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
     words = [*sys.argv[1:], *variables]
     if sweep is not None and sweep.cannot_write(error):
         return refuse(str(unwritable(*sweep.setting_of_folder(), error)), variables)
-    if sweep is None and isinstance(error, OSError) and error.filename and not wants_traceback:
-        return refuse(str(unwritable("hydra.run.dir", error.filename, error)))
+    if isinstance(error, OSError) and error.filename and not wants_traceback:
+        folder = SweepCallback.run_folder
+        if folder is not None and concerns(error, folder):
+            return refuse(str(unwritable("hydra.run.dir", error.filename, error)))
+        if is_configuration(error.filename):
+            return refuse(str(unreadable(short_path(error.filename), error)), variables)
     if isinstance(error, (ValueError, *hydra_errors.CONFIGURATION_ERRORS)):
         return refuse(hydra_errors.explain(error, sys.argv[1:]), variables)
     if sweep is None or sweep.basic or wants_traceback:
@@ -147,6 +160,11 @@ def explain_failure(error: Exception, sweep: SweepCallback | None, wants_traceba
         " (HYDRA_FULL_ERROR=1 shows the traceback)"
     )
     return UNEXPECTED
+
+
+def is_configuration(file: object) -> bool:
+    """Whether Hydra reads it to compose a configuration: what it is can be seen by its name."""
+    return str(file).endswith((".yaml", ".yml"))
 
 
 def unwritable(key: str, folder: object, error: Exception) -> BadInput:

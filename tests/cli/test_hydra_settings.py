@@ -4,6 +4,8 @@ environment, searches.
 
 from __future__ import annotations
 
+import builtins
+import errno
 import importlib.util
 import json
 import os
@@ -91,6 +93,28 @@ def test_folders_and_logging_of_a_run(fedbench):
     }
     assert (folder / "fedbench.log").exists()
     assert run.folder.parts[:2] == ("results", "runs")
+
+
+@pytest.mark.parametrize(
+    "words", [("algo=mine",), ("-m", "algo=mine", "seed=0,1"), ("-m", "algo=fedavg,mine")]
+)
+def test_a_configuration_that_may_not_be_read_is_named(fedbench, tmp_path, monkeypatch, words):
+    """It is no folder of Hydra's that cannot be written."""
+    file = tmp_path / "own" / "algo" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("{}\n")
+    opened = builtins.open
+
+    def refuse(name, *arguments, **keywords):
+        if str(name) == str(file):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+        return opened(name, *arguments, **keywords)
+
+    monkeypatch.setattr(builtins, "open", refuse)  # the superuser may read everything
+    run = fedbench("--config-dir", "own", *QUICK, *words)
+    assert run.status == 2
+    assert "fedbench: own/algo/mine.yaml: permission denied\n" in run.err
+    assert "must be a folder" not in run.err
 
 
 def test_folders_of_a_sweep(fedbench):

@@ -70,6 +70,7 @@ class SweepCallback(Callback):
     """Where the jobs of a sweep report. The parent reads the reports here, and stops the jobs."""
 
     current: ClassVar[SweepCallback | None] = None  # None: a single run
+    run_folder: ClassVar[Path | None] = None  # hydra.run.dir of a single run, once it is composed
 
     def __init__(self) -> None:
         self.folder = Path()
@@ -84,6 +85,8 @@ class SweepCallback(Callback):
 
     def on_run_start(self, config: DictConfig, **others: Any) -> None:
         _keep_values_out(config)
+        with suppress(OmegaConfBaseException, ValueError):  # Hydra raises the same error
+            SweepCallback.run_folder = Path(config.hydra.run.dir).absolute()
 
     def on_multirun_start(self, config: DictConfig, **others: Any) -> None:
         _keep_values_out(config)
@@ -154,7 +157,7 @@ class SweepCallback(Callback):
     def cannot_write(self, error: Exception) -> bool:
         """Whether a sweep ended before its first job because its folder could not be written."""
         missing_choice = isinstance(error, HydraException)  # which is an OSError, too
-        failed = isinstance(error, OSError) and not missing_choice
+        failed = isinstance(error, OSError) and not missing_choice and concerns(error, self.folder)
         unwritable = failed or "embedded null" in str(error)
         first = self.basic and not self.outcomes()
         return unwritable and (first or not self.folder.is_dir())
@@ -237,6 +240,14 @@ def severest(statuses: list[int | None]) -> int:
     return next(
         (status for status in (INTERRUPTED, UNEXPECTED, BAD_INPUT) if status in found), FINISHED
     )
+
+
+def concerns(error: OSError, folder: Path) -> bool:
+    """Whether an error is about this folder, what is in it, or what it is in."""
+    if error.filename is None:
+        return True
+    place = Path(error.filename).absolute()
+    return place == folder or place in folder.parents or folder in place.parents
 
 
 def short_path(path: str | Path) -> str:
