@@ -16,15 +16,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -229,21 +232,41 @@ def engine(load: Workload, data: Dataset, workers: int) -> Contestant:
 
 def compete(contestants: dict[str, Contestant], repeats: int) -> dict[str, float]:
     """The median time of a round of each, all of them turn and turn about."""
-    turns, children = Turns([one.workers for one in contestants.values()]), []
+    turns, children = Turns([one.workers for one in contestants.values()]), {}
     with tempfile.TemporaryDirectory() as folder:
         for place, (name, one) in enumerate(contestants.items()):
             pid = os.fork()  # each set has processes of its own: they share nothing but the turns
             if pid == 0:
-                output = Path(folder) / name
-                launch(partial(_rounds, one, place, repeats, turns, output), one.workers, 600)
-                os._exit(0)
-            children.append(pid)
+                work = partial(_rounds, one, place, repeats, turns, Path(folder) / name)
+                _end_after(partial(launch, work, one.workers, 600))
+            children[pid] = name
         turns.give(0)
-        for pid in children:
-            os.waitpid(pid, 0)
+        _wait_for_all(children)
         turns.close()
         times = {name: json.loads((Path(folder) / name).read_text()) for name in contestants}
     return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def _end_after(work: Callable[[], None]) -> NoReturn:
+    """Do the work of a forked process, in which nothing else of this program may run."""
+    try:
+        work()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _wait_for_all(children: dict[int, str]) -> None:
+    """If one fails, end the others, which would wait for their turn for ever."""
+    while children:
+        pid, status = os.wait()
+        name = children.pop(pid, "")
+        if name and status != 0:
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+                os.waitpid(other, 0)
+            sys.exit(f"bench: {name} failed")
 
 
 def _rounds(

@@ -137,6 +137,22 @@ def test_the_bench_times_what_is_around_a_clients_passes(monkeypatch, capfd):
     assert not bench.bench_client(repeats=1)
 
 
+@pytest.mark.parametrize("broken", ["first", "second"])
+def test_the_bench_ends_when_one_of_those_that_take_turns_fails(monkeypatch, capfd, broken):
+    """The others would wait for their turn for ever."""
+    bench = load("bench", monkeypatch)
+
+    def contestant(name: str, workers: int):
+        return bench.Contestant(workers, lambda group: int if name != broken else int("x"))
+
+    contestants = {name: contestant(name, 2) for name in ("first", "second")}
+    with pytest.raises(SystemExit, match=f"bench: {broken} failed"):
+        bench.compete(contestants, repeats=2)
+    assert "ValueError: invalid literal" in capfd.readouterr().err
+    works = {name: contestant("works", workers) for workers, name in enumerate(contestants, 1)}
+    assert bench.compete(works, repeats=2).keys() == contestants.keys()
+
+
 @pytest.mark.heavy
 def test_the_bench_times_the_whole_command(monkeypatch, capfd):
     bench = load("bench", monkeypatch)
