@@ -113,7 +113,7 @@ def outcomes(folder: Path) -> dict[int, dict]:
     return {int(file.parent.name): json.loads(file.read_text()) for file in files}
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.by_hand)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local", RAY])
 def test_refused_and_failed_jobs_are_named_and_the_others_run(start, tmp_path, launcher, workers):
     """What a job reports does not depend on its workers; with two of them, jobs finish below."""
