@@ -91,7 +91,7 @@ def test_what_paper_scale_takes_is_counted_by_hand():
     assert paper_scale(chosen)[2:] == [f"| `fedgsnr/figure3` | {runs} | {millions} | lenet |"]
 
 
-@pytest.mark.parametrize("change", ["a renamed axis", "a renamed label"])
+@pytest.mark.parametrize("change", ["a renamed axis", "a renamed label", "a further axis"])
 def test_an_archived_plan_of_other_axes_than_the_file_has_is_none(tmp_path, change):
     experiment = load("fedpgvc/table5")
     plan = Plan.of(experiment, "paper", experiment.cells("paper"))
@@ -99,6 +99,8 @@ def test_an_archived_plan_of_other_axes_than_the_file_has_is_none(tmp_path, chan
     assert len(kept_plans(tmp_path, [experiment.name])) == 1
     if change == "a renamed axis":
         plan.runs = plan.runs.rename(columns={"base": "algorithm"})
+    elif change == "a further axis":  # its cells would be one, with each seed twice
+        plan.runs = plan.runs.assign(alpha="0.5")
     else:
         plan.runs["method"] = plan.runs["method"].replace("plain", "alone")
     plan.write(tmp_path / ARCHIVE, "")

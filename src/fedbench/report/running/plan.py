@@ -130,10 +130,12 @@ class Plan:
         write_atomically(self.file(results), json.dumps(content, indent=1) + "\n")
 
     def is_of(self, experiment: Experiment) -> bool:
-        """Whether the experiment's file still has the axes and the labels of the runs."""
-        return all(
-            axis in self.runs and bool(self.runs[axis].isin(list(labels)).all())
-            for axis, labels in experiment.axes.items()
+        """Whether the experiment's file still has the axes and the labels of the runs, and no
+        fewer axes: several cells would become one.
+        """
+        own = set(self.runs) - {"overrides", *OF_JOBS}
+        return own == set(experiment.axes) and all(
+            self.runs[axis].isin(list(labels)).all() for axis, labels in experiment.axes.items()
         )
 
     def file(self, results: Path) -> Path:
