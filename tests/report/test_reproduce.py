@@ -42,7 +42,7 @@ def test_a_fault_of_the_program_is_a_failure_that_is_listed_and_tried_again(
 def test_what_is_refused_is_listed_and_at_smoke_it_is_a_fault(small, capfd):
     assert study_small.reproduce("--only", "small/mixed", "--scale", "smoke") == 1
     out = capfd.readouterr().out
-    assert "refused, 1 runs: client.momentum=0.9: must be 0 with pgvc" in out
+    assert "refused, 1 run: client.momentum=0.9: must be 0 with pgvc" in out
     assert "0 runs failed, 3 refused" in out
 
 

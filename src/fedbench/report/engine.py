@@ -212,7 +212,7 @@ def show_result(result: Result, options: Options, console: Console) -> None:
         where = f"; log: {log}" if job.folder and log.is_file() else ""
         say(console, f"failed: fedbench {' '.join(job.words)}\n  {problem}{where}")
     for reason, count in Counter(last_line(job.problem) for job in result.refused).items():
-        say(console, f"refused, {count} runs: {reason}")
+        say(console, f"refused, {count} run{'s' if count != 1 else ''}: {reason}")
     shown = "1 experiment" if len(result.entries) == 1 else f"{len(result.entries)} experiments"
     words = f"{shown} in the report; {len(result.failed)} runs failed"
     say(console, f"{words}, {len(result.refused)} refused")
