@@ -61,6 +61,20 @@ def test_table_figures_and_differences_of_a_sweep(results):
     assert not re.search("paper|publish|claim|verdict|reproduc", shown, flags=re.IGNORECASE)
 
 
+def test_a_difference_says_which_seeds_it_lacks(results):
+    """A mean over the seeds that did not diverge is no result of the method."""
+    diverged = {"status": "diverged", "diverged": {"round": 1, "cause": "the loss is NaN"}}
+    diverged |= dict.fromkeys(("final_accuracy", "best_accuracy", "best_round"))
+    place = results / "runs" / "fedavg"
+    shutil.rmtree(place / "0.1-2")
+    write_run(place / "0.1-2", "fedavg", 0.1, 2, 0.52, **diverged)
+    entry, _ = render_by(results, ["algo", "partition.alpha"])
+    first, second = entry.grids[1].rows[0].cells
+    assert re.fullmatch(r"-2\.20 \[.*\] \*\(2 of 3 seeds\)", first.measured)
+    assert first.detail.startswith("2 common seeds; ")
+    assert "seeds)" not in second.measured
+
+
 def test_runs_that_the_settings_do_not_tell_apart(results):
     with pytest.raises(
         BadInput, match=r"--by=algo: runs .* differ in partition.alpha \(0.1, 1.0\)"
@@ -110,13 +124,17 @@ def test_runs_that_differ_in_code_or_data_alone(results):
     [
         ("algos", "--by=algos: did you mean 'algo'?"),
         ("seed", "--by=seed: "),
+        ("", "--by=: choose from algo, "),
+        ("algo,partition.alpha,algo", "--by=algo,partition.alpha,algo: algo must be named once"),
         ("algo,partition.alfa", "--by=partition.alfa: did you mean 'partition.alpha'?"),
     ],
 )
-def test_a_misspelt_setting_is_one_line(results, by, words):
-    with pytest.raises(BadInput) as caught:
-        study_by(results, by.split(","))
-    assert words in str(caught.value)
+def test_a_misspelt_setting_is_one_line(results, capsys, monkeypatch, by, words):
+    monkeypatch.setattr("sys.argv", ["fedbench-tables", "render", str(results), "--by", by])
+    with pytest.raises(SystemExit):
+        cli.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
 
 
 def test_a_folder_without_runs(tmp_path):

@@ -23,6 +23,7 @@ from fedbench.report.experiments.spec import Bars, Curves, Measure, Several, as_
 from fedbench.report.judgement.claims import same_seeds, scores, signed, title
 from fedbench.report.judgement.effects import Effect, Judgement, Range, effect_of, judge_panels
 from fedbench.report.numbers.runs import DONE, FACTS, Study, groups
+from fedbench.report.numbers.value import seeds_text
 from fedbench.report.output.entry import build_entry
 from fedbench.report.output.model import Entry, Grid, GridCell, GridRow
 from fedbench.report.output.page import write_page
@@ -66,6 +67,8 @@ def study_by(results: Path, keys: Sequence[str]) -> Study:
     for key in keys:
         if (key not in known and key not in table) or key in FACTS:
             raise BadInput(f"--by={key}: {nearest(key, known)}")
+        if keys.count(key) > 1:
+            raise BadInput(f"--by={','.join(keys)}: {key} must be named once")
     labels = table[list(keys)].map(_label)
     axes = {key: dict.fromkeys(sorted(set(labels[key]), key=_order), "") for key in keys}
     runs = labels.assign(
@@ -224,7 +227,8 @@ def differences(runs: pd.DataFrame, keys: list[str], measure: Measure) -> Grid:
     caption = (
         "Mean difference between runs with the same seed, in points, with its 95 % interval"
         " (Student's t over seeds) and the p of a paired t-test, corrected by Holm for all cells"
-        " of this table. With fewer than 3 common seeds there is no p."
+        " of this table. With fewer than 3 common seeds there is no p. *: with the other seeds,"
+        " a run diverged."
     )
     heading = f"{label}: differences over seeds"
     return Grid(heading, [first], heads, rows, caption, [", ".join(others) or "measure"], label)
@@ -238,5 +242,7 @@ def _cell(effect: Effect, found: Judgement) -> GridCell:
         words += f" [{signed(found.low)}, {signed(found.high)}]"
     if found.p is not None:
         words += f", p {found.p:.2g}"
-    seeds = f"{len(effect.differences)} common seeds"
+    count, lost = len(effect.differences), effect.won + effect.lost + effect.idle
+    words += seeds_text(count, count + lost, star=True)
+    seeds = f"{count} common seeds"
     return GridCell(words, value=found.mean, detail=f"{seeds}; {found.reason}".removesuffix("; "))

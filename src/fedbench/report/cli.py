@@ -189,7 +189,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def render(arguments: argparse.Namespace, console: Console) -> int:
     """Tables, figures and report from finished runs alone."""
-    if arguments.by:
+    if arguments.by is not None:
         entry, page = render_by(arguments.results, arguments.by.split(","))
         say(console, f"{entry.number}: {entry.done} runs, {len(entry.grids)} tables")
         say(console, f"report: {page}")
