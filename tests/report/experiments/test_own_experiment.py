@@ -114,6 +114,21 @@ def test_a_mistake_is_one_line_and_nothing_is_written(own, fedbench, line, wrong
     assert not Path("results").exists()
 
 
+@pytest.mark.parametrize(
+    ("line", "wrong", "words"),
+    [
+        ("seeds: [0]", "seeds: [0", "must be YAML in UTF-8"),
+        ("/experiment/_grid", "/experiment/_grit", "experiment=_grit: choose from"),
+    ],
+)
+def test_a_file_that_hydra_cannot_read_is_one_line(own, monkeypatch, capfd, line, wrong, words):
+    own.write_text(MINE.replace(line, wrong))
+    assert tables(monkeypatch, "run", "--config-dir", "own") == 2
+    (told,) = capfd.readouterr().err.splitlines()
+    assert told.startswith("fedbench-tables: experiment=mine: ")
+    assert words in told
+
+
 def test_a_misspelt_setting_of_trials_is_one_line_too(own, fedbench):
     own.write_text(MINE.replace("seeds: [0]", "tune: {grid: {client.lrr: [1, 2]}}"))
     outcome = fedbench("--config-dir", "own", "experiment=mine")

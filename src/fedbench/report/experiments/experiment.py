@@ -23,6 +23,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
+from fedbench.config.hydra_errors import CONFIGURATION_ERRORS, explain
 from fedbench.config.own_code import add_folders
 from fedbench.config.validate import config_folder
 from fedbench.core.errors import BadInput, nearest, require
@@ -321,8 +322,12 @@ def _check_published(experiment: Experiment, name: str) -> None:
 
 
 def _composed(name: str, folders: Sequence[str]) -> dict[str, Any]:
-    """What Hydra makes of a user's file."""
-    composed = OmegaConf.to_container(compose_tree([f"experiment={name}", *search_path(folders)]))
+    """What Hydra makes of a user's file; raises BadInput where it can make nothing of it."""
+    words = [f"experiment={name}", *search_path(folders)]
+    try:
+        composed = OmegaConf.to_container(compose_tree(words))
+    except (UnicodeDecodeError, *CONFIGURATION_ERRORS) as error:
+        raise BadInput(f"experiment={name}: {explain(error, words)}") from error
     assert isinstance(composed, dict)
     composed.setdefault("study", None)
     return {str(key): value for key, value in composed.items() if key != "hydra"}
