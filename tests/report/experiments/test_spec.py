@@ -97,6 +97,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("show.parts.0.lines", ["metod"], "study.show.parts[0].lines=metod: did you mean 'method'?"),
     ("show.parts.0.bands", "std", "unknown key 'study.show.parts[0].bands': did you mean"),
     ("show.parts.0.band", "sdt", "study.show.parts[0].band=sdt: did you mean 'std'?"),
+    ("show.columns", ["method"], "study.show.columns=method: must be named once, in rows or in"),
     ("show.parts.1.x", "rates", "study.show.parts[1].x=rates: did you mean 'rate'?"),
     ("show.measures.Best", "best_acuracy", "measures.Best.name=best_acuracy: did you mean 'best_a"),
     ("show.measures.Best", 3, "study.show.measures.Best=3: must be a name or a section"),

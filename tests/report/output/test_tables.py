@@ -10,6 +10,7 @@ from support.study_folders import experiment, metrics, study
 from fedbench.report.experiments.experiment import Published
 from fedbench.report.experiments.spec import as_measure
 from fedbench.report.numbers.measures import measured
+from fedbench.report.output.entry import build_entry
 from fedbench.report.output.notes import Footnotes
 from fedbench.report.output.table import build_grid
 
@@ -194,6 +195,27 @@ def test_columns_are_named_for_programs_and_cells_that_do_not_exist_are_empty(tm
     assert both.column_names == ["data", "measure"]
     bare = build_grid(measured(one, [BEST]), ["method", "data"], [], Footnotes(one), [], "T")
     assert (bare.columns, bare.column_names, len(bare.rows)) == ([["Best"]], ["measure"], 3)
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (["method"], {"X": ["50.00", "70.00"], "Y": ["60.00", "80.00"]}),
+        (["method", "data"], {"": ["50.00", "60.00", "70.00", "80.00"]}),
+    ],
+)
+def test_rows_that_nobody_named_are_no_axis_of_the_columns(tmp_path, columns, shown):
+    """Else every row would have the numbers of the column's label, whatever its own is."""
+    axes = {**TWO, "data": {"X": "", "Y": ""}}
+    values = {"AX": 0.5, "AY": 0.6, "BX": 0.7, "BY": 0.8}
+    show = {"form": "table", "columns": columns, "measures": {"Best": "best_accuracy"}}
+    one = study(
+        tmp_path,
+        experiment(show, axes, seeds=[0]),
+        lambda labels, seed: metrics(values[labels["method"] + labels["data"]]),
+    )
+    rows = build_entry(one).grids[0].rows
+    assert shown == {"".join(row.labels): [cell.measured for cell in row.cells] for row in rows}
 
 
 def test_a_remark_that_files_share_stands_where_its_label_is_shown():

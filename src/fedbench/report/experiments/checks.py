@@ -165,6 +165,10 @@ def _check_form(study: Study, show: Show, key: str) -> None:
     for name in OF_AXES:
         for axis in getattr(show, name, []):
             _check_axis(study, axis, f"{key}.{name}")
+    sides = [*getattr(show, "rows", []), *getattr(show, "columns", [])]
+    for axis in sides:
+        rule = "must be named once, in rows or in columns"
+        require(sides.count(axis) == 1, f"{key}.columns", axis, rule)
     _check_where(study, show.keep, f"{key}.keep")
     if show.form not in WITHOUT_RUNS:
         require(bool(study.axes), "study.axes", "{}", f"must have an axis with form={show.form}")

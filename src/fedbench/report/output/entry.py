@@ -108,7 +108,8 @@ def _all_measures(study: Study) -> list[Measure]:
 
 def _grids(study: Study, notes: Footnotes, published: list[Published]) -> list[Grid]:
     show, axes = study.experiment.show, study.axes
-    rows = show.rows or ([METHOD] if METHOD in axes else axes[:1])
+    free = [axis for axis in axes if axis not in show.columns]
+    rows = show.rows or ([METHOD] if METHOD in free else free[:1])
     named = [*rows, *show.columns]
     others = [axis for axis in axes if axis not in named and study.runs[axis].nunique() > 1]
     is_table = show.form == "table"
