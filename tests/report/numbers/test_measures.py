@@ -204,6 +204,21 @@ def test_a_column_that_is_not_there_or_has_no_number_is_missing(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "set_size", "level": 0.9},  # without eval.conformal there is no conformal.csv
+        {"name": "distance_to", "cell": {"method": "B"}},
+        {"name": "gradient_norm", "of": "mean", "layer": "fc9"},
+        {"name": "metric", "column": "test_loss", "at": "best", "rounds": [2, None]},
+    ],
+)
+def test_what_a_run_did_not_record_is_no_damage(tmp_path, spec):
+    clients = pd.DataFrame({"round": [1], "client": [0], "gradient_norm/fc1": [1.0]})
+    files = {**metrics(0.6, 0.5, test_loss=[0.2, 0.1]), "clients.csv": clients}
+    assert read(tmp_path, spec, lambda labels, seed: files) == [Reading(None, "missing")]
+
+
 def test_an_unknown_measure_is_named(tmp_path):
     with pytest.raises(BadInput, match="did you mean 'best_accuracy'"):
         read(tmp_path, "best_acuracy", lambda labels, seed: metrics(0.5))

@@ -83,7 +83,8 @@ def _column(study: Study, measure: Measure) -> pd.DataFrame:
 def _reading(study: Study, row: Row, measure: Measure) -> Reading:
     """A file that is damaged costs the cell this seed, and says so; it costs the others nothing.
 
-    So does a file that the archive leaves out, which is no damage.
+    So does a file that the archive leaves out, or that the run had no reason to write, which is no
+    damage.
     """
     if row["status"] == DIVERGED:
         return Reading(None, "diverged")
@@ -91,10 +92,15 @@ def _reading(study: Study, row: Row, measure: Measure) -> Reading:
         return Reading(None, "missing")
     try:
         return read(study, row, measure)
-    except UNREADABLE as error:
+    except FileNotFoundError as error:
         summary = study.files(row["folder"]).summary
-        left_out = isinstance(error, FileNotFoundError) and "not_archived" in summary
-        return Reading(None, "not archived" if left_out else "damaged")
+        told = str(error.filename or error)  # safetensors says it in words alone
+        if told.endswith(tuple(summary.get("not_archived", ()))):
+            return Reading(None, "not archived")
+        was_there = told.endswith(tuple(summary.get("files", ())))
+        return Reading(None, "damaged" if was_there else "missing")
+    except UNREADABLE:
+        return Reading(None, "damaged")
 
 
 def _compared(

@@ -101,7 +101,8 @@ def _metric(run: RunFiles, measure: Metric) -> float | None:
         column = column[(column.index >= first) & (column.index <= (last or column.index[-1]))]
         if column.empty:
             return None
-    places = {"final": column.index[-1:], "best": [run.summary["best_round"]], "mean": column.index}
+    best = column.index[column.index == run.summary["best_round"]]
+    places = {"final": column.index[-1:], "best": best, "mean": column.index}
     value = float(column[places[measure.at]].mean(skipna=False))
     return PERCENT * value if measure.percent else value
 
@@ -249,7 +250,7 @@ def _gradient_norm(run: RunFiles, measure: GradientNorm) -> float | None:
     if measure.layer is not None:  # a name, or a place: 0 is the first, -1 the last
         place = measure.layer
         columns = columns[place:][:1] if isinstance(place, int) else [f"gradient_norm/{place}"]
-    norms = table[columns].to_numpy(float)
+    norms = table[[name for name in columns if name in table]].to_numpy(float)
     norms = norms[np.isfinite(norms)]
     if not norms.size:
         return None
