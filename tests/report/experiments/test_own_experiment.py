@@ -114,6 +114,19 @@ def test_a_mistake_is_one_line_and_nothing_is_written(own, fedbench, line, wrong
     assert not Path("results").exists()
 
 
+def test_a_file_that_changed_since_its_runs_is_told(own, fedbench, monkeypatch):
+    words = "planned before the experiment's file got other overrides or seeds"
+    assert fedbench("--config-dir", "own", "experiment=mine", "runtime=serial").status == 0
+    assert words not in TABLE.read_text()
+    for line, other in (("algo.mu=0.5", "algo.mu=0.7"), ("seeds: [0]", "seeds: [1]")):
+        own.write_text(MINE.replace(line, other))
+        assert tables(monkeypatch, "render", "results") == 0
+        assert words in TABLE.read_text()
+    own.write_text(MINE)
+    assert tables(monkeypatch, "render", "results") == 0
+    assert words not in TABLE.read_text()
+
+
 @pytest.mark.parametrize(
     ("line", "wrong", "words"),
     [

@@ -27,7 +27,7 @@ from fedbench.report.numbers.runs import (
 )
 from fedbench.report.running.calibrate import Estimate
 from fedbench.report.running.execute import FAILURE
-from fedbench.report.running.plan import OF_JOBS, Job, Plan, jobs_of, read_plan
+from fedbench.report.running.plan import OF_JOBS, Job, Plan, fits, jobs_of, read_plan
 from fedbench.runs.archive import ARCHIVE, find_run
 
 COMPLETE, SHARED = "done", "shared"  # what the ledger calls a run beside its status
@@ -35,6 +35,10 @@ SHOWN = (COMPLETE, SHARED, MISSING, RUNNING, FAILED, REFUSED)
 EMPTY = [*OF_JOBS, "experiment", "status"]  # columns of a ledger without any run
 # Columns of a plan that only running needs.
 NOT_OF_STUDIES = ("words", "work", "config", "broken")
+EARLIER = (
+    "These runs were planned before the experiment's file got other overrides or seeds, and may not"
+    " be what its labels say now: `{command}` runs what it says."
+)
 
 
 class Status(NamedTuple):
@@ -128,6 +132,8 @@ def study_of(plan: Plan, results: Path) -> Study:
     """The experiment of a plan with its runs, as far as there are any."""
     experiment = load(plan.experiment, plan.folders)
     remarks = [*experiment.remarks, *plan.remarks]
+    if experiment.tune is None and not fits(plan, experiment):  # trials add words to the file's
+        remarks.insert(0, EARLIER.format(command=experiment.command(plan.scale)))
     runs = statuses(plan, results).drop(columns=[*NOT_OF_STUDIES])
     return Study(replace(experiment, remarks=remarks), plan.scale, runs, results)
 

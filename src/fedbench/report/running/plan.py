@@ -203,7 +203,7 @@ def make_plans(
     for experiment, scale in studies:
         kept = read_plan(results, experiment.name, scale)
         current = stamps[experiment.folders]
-        if kept is None or kept.stamp != current or not _fits(kept, experiment):
+        if kept is None or kept.stamp != current or not fits(kept, experiment):
             kept = _unplanned(experiment, scale)
         plans.append(kept)
     experiments = [experiment for experiment, _ in studies]
@@ -235,11 +235,11 @@ def _keys(tree: dict[str, Any], section: str = "") -> Iterator[str]:
             yield from _keys(value, f"{section}{name}.")
 
 
-def _fits(plan: Plan, experiment: Experiment) -> bool:
-    """Whether a plan has the cells of the experiment, which trials may have changed."""
+def fits(plan: Plan, experiment: Experiment) -> bool:
+    """Whether a plan has the cells and seeds of the experiment, which trials may have changed."""
     cells = experiment.cells(plan.scale)
-    wanted = [shlex.join(cell.overrides) for cell in cells for _ in cell.seeds]
-    return list(plan.runs["overrides"]) == wanted
+    wanted = [(shlex.join(cell.overrides), seed) for cell in cells for seed in cell.seeds]
+    return list(zip(plan.runs["overrides"], plan.runs["seed"], strict=True)) == wanted
 
 
 def _unplanned(experiment: Experiment, scale: str) -> Plan:
