@@ -295,6 +295,21 @@ def test_a_run_without_checksums_whose_metrics_cannot_be_read_is_told(tmp_path):
     ]
 
 
+def test_a_claim_says_which_of_its_methods_nobody_tuned(tmp_path):
+    claims = [{"text": "B is best", "better": "B", "than": ["A"], "measure": "Best"}]
+    show = {"form": "table", "rows": ["method"], "measures": {"Best": "best_accuracy"}}
+    grid = {"client.lr": [0.1, 0.2]}
+    for tune, words in (
+        ({"grid": grid}, "each method tuned on validation data"),
+        ({"grid": grid, "only": ["B"]}, "each method tuned on validation data, but for A"),
+    ):
+        made = experiment(show, TWO, seeds=[0], claims=claims, tune=tune)
+        place = tmp_path / str(len(tune))
+        facts = lambda labels, seed: {"partition_hash": "abc"}  # noqa: E731
+        made_study = study(place, made, lambda labels, seed: metrics(0.5), facts=facts)
+        assert build_entry(made_study).claims[0].rests_on == f"1 seed; paper scale; {words}"
+
+
 def test_a_claim_says_on_how_many_seeds_it_rests(tmp_path):
     claims = [{"text": "B is best", "better": "B", "than": ["A"], "measure": "Best"}]
     show = {"form": "table", "rows": ["method"], "measures": {"Best": "best_accuracy"}}

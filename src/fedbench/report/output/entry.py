@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedbench.report.experiments.experiment import Published
+from fedbench.report.experiments.experiment import Experiment, Published
 from fedbench.report.experiments.spec import (
     METHOD,
     SMOKE,
@@ -17,6 +17,7 @@ from fedbench.report.experiments.spec import (
     OfAnother,
     Several,
     as_measure,
+    tuned_labels,
 )
 from fedbench.report.judgement.claims import judge_claims
 from fedbench.report.judgement.outcomes import NOT_TESTABLE, Claim
@@ -68,7 +69,7 @@ def build_entry(study: Study) -> Entry:
         entry.pictures = _pictures(study)
     entry.claims = judge_claims(study, published)
     for claim in entry.claims:
-        claim.rests_on = _rests_on(claim, entry, tuned=experiment.tune is not None)
+        claim.rests_on = _rests_on(claim, entry, experiment)
     entry.footnotes = notes.footnotes()
     return entry
 
@@ -133,7 +134,7 @@ def _grids(study: Study, notes: Footnotes, published: list[Published]) -> list[G
     return grids
 
 
-def _rests_on(claim: Claim, entry: Entry, tuned: bool) -> str:
+def _rests_on(claim: Claim, entry: Entry, experiment: Experiment) -> str:
     """How much was run for a claim: seeds, scale, and whether the methods were tuned."""
     panels = [panel for one in claim.comparisons for panel in one.judged or one.panels]
     seeds = {panel.seeds for panel in panels if panel.outcome != NOT_TESTABLE}
@@ -143,8 +144,19 @@ def _rests_on(claim: Claim, entry: Entry, tuned: bool) -> str:
         number = str(most) if fewest == most else f"{fewest} to {most}"
         parts.append(f"{number} seed{'s' if most != 1 else ''}")
     parts.append(f"{entry.scale} scale" + (f": {entry.reduction}" if entry.reduction else ""))
-    parts.append("each method tuned on validation data" if tuned else "no method tuned here")
-    return "; ".join(parts)
+    return "; ".join([*parts, _tuning(claim, experiment)])
+
+
+def _tuning(claim: Claim, experiment: Experiment) -> str:
+    """Which sides of a claim were run with settings that their trials chose."""
+    tune = experiment.tune
+    if tune is None:
+        return "no method tuned here"
+    sides = dict.fromkeys(side for one in claim.comparisons for side in (one.own, one.other))
+    tuned = tuned_labels(experiment.axes, tune)
+    others = [side for side in sides if side in experiment.axes[tune.axis] and side not in tuned]
+    left_out = f", but for {', '.join(others)}" if others else ""
+    return f"each method tuned on validation data{left_out}"
 
 
 def _pictures(study: Study) -> list[Picture]:
