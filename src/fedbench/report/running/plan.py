@@ -259,6 +259,7 @@ def settle(
     Hydra takes a tenth of a second for each, so jobs that differ in nothing but the name of their
     experiment are composed once, and so are those that differ in their seeds alone.
     """
+    _loaded.cache_clear()  # the datasets at hand may be others than when it was filled
     alike: dict[tuple[str, ...], dict[int, list[Job]]] = {}
     jobs_by_plan = [plan.jobs for _, plan in planned]
     for (experiment, _), jobs in zip(planned, jobs_by_plan, strict=True):
@@ -338,8 +339,7 @@ def _settled(
         raise _wrong(words, explain(error, words)) from error
     packed = pickle.dumps(config)  # now: the run's folder is noted in it
     try:
-        data = None if _is_drawn(config.data) else _loaded(pickle.dumps(config.data))
-        prepared = train.prepare(config, data)
+        prepared = train.prepare(config, _examples_of(config.data, config.scalars.seed))
     except MissingData as error:
         archived = _archived(words, config, Path(results))
         if archived is None:
@@ -392,7 +392,7 @@ def _with_seed(like: Job, prepared: PreparedRun, job: Job) -> Job:
     )
     fingerprint = prepared.data.fingerprint()
     if _is_drawn(config.data):
-        fingerprint = config.data.for_run(seed).fingerprint()
+        fingerprint = _examples_of(config.data, seed).fingerprint()
     clients = len(prepared.split.client_indices)
     facts = (prepared.device, fingerprint, clients, prepared.kernels.name)
     tree = identity(config, prepared.algorithm, *facts)
@@ -418,11 +418,15 @@ def _is_drawn(data: Any) -> bool:
     return getattr(data, "subset", True) is not None or getattr(data, "validation", 1) > 0
 
 
-@lru_cache(maxsize=1)  # jobs come in the order of their datasets
-def _loaded(settings: bytes) -> Dataset:
-    """The examples of a dataset that are the same for every seed."""
+def _examples_of(data: Any, seed: int) -> Dataset:
+    """What a run with this seed uses; where nothing is drawn that is the same for every seed."""
+    return _loaded(pickle.dumps(data), seed if _is_drawn(data) else 0)
+
+
+@lru_cache(maxsize=3)  # jobs come in the order of their datasets, most with three seeds
+def _loaded(settings: bytes, seed: int) -> Dataset:
     unpacked: DatasetSettings = pickle.loads(settings)  # packed here
-    return unpacked.for_run(0)
+    return unpacked.for_run(seed)
 
 
 def compose_config(words: Sequence[str]) -> Config:
