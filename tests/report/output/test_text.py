@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from support.study_entries import HOSTILE, SCRIPT, UMLAUTS, hostile, made_up, table
 
+from fedbench.report.experiments.experiment import OWN
 from fedbench.report.output.model import Grid, GridCell, GridRow
 from fedbench.report.output.text import csv_rows, latex, markdown
 
@@ -152,6 +154,20 @@ def test_csv_names_axes_and_measure():
     assert {key: rows[4][key] for key in ("method", "dataset", "alpha", "measure")} == {
         **{"method": "FedAvg", "dataset": "FMNIST", "alpha": "0.5", "measure": "Accuracy"}
     }
+
+
+def test_csv_of_a_study_of_ones_own_has_no_published_numbers(tmp_path):
+    entry = made_up(tmp_path)[0]
+    beside = {"published", "difference", "verdict"}
+    assert set(csv.DictReader(io.StringIO(csv_rows(entry))).fieldnames) >= beside
+    entry.paper = OWN
+    assert set(csv.DictReader(io.StringIO(csv_rows(entry))).fieldnames) >= beside
+    for grid in entry.grids:
+        for row in grid.rows:
+            row.cells = [replace(cell, published="") for cell in row.cells]
+    fields = csv.DictReader(io.StringIO(csv_rows(entry))).fieldnames
+    assert not beside & set(fields)
+    assert "measured" in fields
 
 
 def test_csv_takes_the_measure_from_a_column():

@@ -76,6 +76,7 @@ FIELDS = (
     *("measured", "value", "published", "difference", "verdict", "marks", "detail"),
     *("scale", "stand_in", "notes"),  # what the marks stand for, for those who read one row alone
 )
+BESIDE_PUBLISHED = ("published", "difference", "verdict")
 
 
 def markdown(entry: Entry, folder: Path | None = None) -> str:
@@ -128,7 +129,15 @@ def _template(name: str) -> Template:
 
 
 def csv_rows(entry: Entry) -> str:
-    """One row for each cell of all grids, with its labels by axis: to be read by a program."""
+    """One row for each cell of all grids, with its labels by axis: to be read by a program.
+
+    A study of one's own has no columns for published numbers, unless it has such numbers.
+    """
+    cells = [cell for grid in entry.grids for row in grid.rows for cell in row.cells]
+    if entry.paper != OWN or any(cell.published for cell in cells):
+        fields = list(FIELDS)
+    else:
+        fields = [field for field in FIELDS if field not in BESIDE_PUBLISHED]
     rows = [
         _csv_row(entry, grid, row, column)
         for grid in entry.grids
@@ -137,7 +146,7 @@ def csv_rows(entry: Entry) -> str:
     ]
     axes = [name for row in rows for name in row if name not in FIELDS]
     names = list(dict.fromkeys(axes)) or ["experiment", "table"]
-    frame = pd.DataFrame(rows, columns=[*names, *FIELDS])
+    frame = pd.DataFrame(rows, columns=[*names, *fields])
     return frame.to_csv(index=False, lineterminator="\n")
 
 
