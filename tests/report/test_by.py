@@ -61,6 +61,29 @@ def test_table_figures_and_differences_of_a_sweep(results):
     assert not re.search("paper|publish|claim|verdict|reproduc", shown, flags=re.IGNORECASE)
 
 
+def test_a_setting_that_only_one_method_has_is_no_panel(results):
+    """FedAvg has no mu: each of FedProx's is compared with it, and with the others."""
+    for folder in (results / "runs" / "fedprox").iterdir():
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        for mu in (0.01, 1.0):
+            config["algo"]["mu"] = mu
+            shutil.copytree(folder, results / "runs" / f"fedprox{mu}" / folder.name)
+            copied = results / "runs" / f"fedprox{mu}" / folder.name / "config.yaml"
+            copied.write_text(yaml.safe_dump(config))
+    shutil.rmtree(results / "runs" / "fedprox")
+    entry, _ = render_by(results, ["algo", "algo.mu", "partition.alpha"])
+    grid = entry.grids[1]
+    assert [row.labels for row in grid.rows] == [
+        ["fedavg - fedprox algo.mu=0.01"],
+        ["fedavg - fedprox algo.mu=1.0"],
+        ["fedprox algo.mu=0.01 - fedprox algo.mu=1.0"],
+    ]
+    assert grid.columns == [["partition.alpha 0.1"], ["partition.alpha 1.0"]]
+    own, other = (100 * np.array(ACCURACY[name, 0.1]) for name in ("fedavg", "fedprox"))
+    assert grid.rows[0].cells[0].measured.startswith(f"{np.mean(own - other):+.2f} [")
+    assert grid.rows[2].cells[0].measured.startswith("+0.00 [")
+
+
 def test_a_difference_says_which_seeds_it_lacks(results):
     """A mean over the seeds that did not diverge is no result of the method."""
     diverged = {"status": "diverged", "diverged": {"round": 1, "cause": "the loss is NaN"}}

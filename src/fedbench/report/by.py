@@ -206,8 +206,17 @@ def _made_by(folder: Path) -> dict[str, str]:
 
 
 def differences(runs: pd.DataFrame, keys: list[str], measure: Measure) -> Grid:
-    """Paired by seed, with intervals of 95 %; p corrected by Holm for all cells of the grid."""
+    """Paired by seed, with intervals of 95 %; p corrected by Holm for all cells of the grid.
+
+    A setting that only some values of the first one have, as FedProx has `algo.mu`, tells their
+    runs apart; it is no panel, in which FedAvg would have no run.
+    """
     first, *others = keys
+    for key in [one for one in others if one.startswith(f"{first}.")]:
+        if "none" in set(runs[key]):
+            others.remove(key)
+            own = [f" {key}={value}" if value != "none" else "" for value in runs[key]]
+            runs = runs.assign(**{first: runs[first] + own})
     labels = list(dict.fromkeys(runs[first]))
     pairs = list(itertools.combinations(labels, 2))
     if len(labels) > ALL_PAIRS:
