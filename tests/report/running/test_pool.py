@@ -18,18 +18,27 @@ from fedbench.report.running.pool import Died, Pool
 
 
 def test_values_come_in_the_order_of_the_tasks_and_endings_as_they_end(tmp_path):
-    def wait_for_the_next(task: int) -> int:
-        """The first of three ends when the last has."""
+    go = tmp_path / "go"
+
+    def first_waits(task: int) -> int:
         if task == 0:
-            wait_until((tmp_path / "2").exists)
-        (tmp_path / str(task)).touch()
+            wait_until(go.exists)
         return 10 * task
 
-    ended = [ending.task for ending in Pool(wait_for_the_next, 2).run(range(3))]
+    ended = []
+    for ending in Pool(first_waits, 2).run(range(3)):
+        ended.append(ending.task)
+        if ending.task == 2:  # only now may the first task end
+            go.touch()
     assert ended == [1, 2, 0]
-    for file in tmp_path.iterdir():
-        file.unlink()
-    assert list(Pool(wait_for_the_next, 2).values(range(3))) == [0, 10, 20]
+
+    def last_lets_go(task: int) -> int:
+        if task == 2:
+            go.touch()
+        return first_waits(task)
+
+    go.unlink()
+    assert list(Pool(last_lets_go, 2).values(range(3))) == [0, 10, 20]
 
 
 @pytest.mark.parametrize(("fresh", "processes"), [(False, 1), (True, 3)])
