@@ -12,6 +12,7 @@ from support import fake_cuda, study_folders, study_small
 import fedbench
 from fedbench import train
 from fedbench.core.errors import BadInput
+from fedbench.data.dataset import DatasetSettings
 from fedbench.parallel import devices
 from fedbench.report.experiments.experiment import Cell, chosen, load, names
 from fedbench.report.numbers.runs import Study
@@ -280,6 +281,19 @@ def test_what_cannot_be_run_says_why_and_the_rest_is_planned(small):
     assert [(job.words, job.folder, job.problem) for job in kept.jobs] == [
         (job.words, job.folder, job.problem) for job in made.jobs
     ]
+
+
+def test_drawn_examples_are_read_once_for_jobs_that_share_them(small, monkeypatch):
+    plans._loaded.cache_clear()
+    seeds, for_run = [], DatasetSettings.for_run
+    monkeypatch.setattr(
+        DatasetSettings, "for_run", lambda data, seed: seeds.append(seed) or for_run(data, seed)
+    )
+    for algo in ("fedavg", "scaffold"):
+        words = ["experiment=small/table1", f"algo={algo}", "data.subset=150", "scale=paper"]
+        jobs = [Job([*words, f"seed={seed}"], seed) for seed in (0, 1)]
+        assert all(job.folder for job in settle_jobs((jobs, "results")))
+    assert seeds == [0, 1]
 
 
 def test_data_that_are_not_at_hand_refuse_all_seeds(small):

@@ -390,9 +390,7 @@ def _with_seed(like: Job, prepared: PreparedRun, job: Job) -> Job:
     config = replace(
         config, tree={**config.tree, "seed": seed}, shown={**config.shown, "seed": seed}
     )
-    fingerprint = prepared.data.fingerprint()
-    if _is_drawn(config.data):
-        fingerprint = _examples_of(config.data, seed).fingerprint()
+    fingerprint = _examples_of(config.data, seed).fingerprint()
     clients = len(prepared.split.client_indices)
     facts = (prepared.device, fingerprint, clients, prepared.kernels.name)
     tree = identity(config, prepared.algorithm, *facts)
