@@ -117,7 +117,8 @@ def test_ctrl_c_ends_the_call_with_a_run_that_can_be_resumed(capsys):
     pressing.join()
     assert isinstance(ended.value, fedbench.Interrupted)
     assert "resumes from the last checkpoint" in str(ended.value)
-    assert "stopping after this round" in capsys.readouterr().err
+    words = "stopping after this round, with a checkpoint (Ctrl-C again stops at once)\n"
+    assert words in capsys.readouterr().err
     assert len(list(Path().glob("results/runs/*/*/checkpoint-*"))) == 1
 
 

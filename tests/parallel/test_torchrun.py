@@ -264,6 +264,7 @@ def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(kind, rank):
     ended = agent.attempt(*setting, fault=fault)
     assert [one.status for one in ended] == [130, 130], ended[0].err + ended[1].err
     assert "Traceback" not in ended[0].err + ended[1].err
+    assert "Ctrl-C again" not in ended[0].err + ended[1].err  # it would do nothing
     (stopped_after,) = faulty_runs.checkpoints("ranks")
     assert 0 < stopped_after < 5
     resumed = agent.attempt(*setting)

@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM end a run after the current round, with a checkpoint.
 
-A second one ends it at once. Under torchrun a second one does nothing here: whoever stops all
-processes of a job, such as Slurm, reaches a rank twice, itself and through torchrun. torchrun ends
-its ranks when it gets a second signal, or after 30 seconds.
+A second one ends it at once. Under torchrun, or whoever else starts ranks, a second one does
+nothing here: what stops all processes of a job, such as Slurm, reaches a rank twice, itself and
+through torchrun. torchrun ends its ranks when it gets a second signal, or after 30 seconds.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ class StopRequest:
             raise KeyboardInterrupt
         self._shared[0] = 1
         if speaks():
-            print(
-                "stopping after this round, with a checkpoint (Ctrl-C again stops at once)",
-                file=sys.stderr,
-                flush=True,
-            )
+            again = "" if under_torchrun() else " (Ctrl-C again stops at once)"
+            words = f"stopping after this round, with a checkpoint{again}"
+            print(words, file=sys.stderr, flush=True)
 
     def __enter__(self) -> StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM):
